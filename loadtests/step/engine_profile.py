@@ -61,7 +61,7 @@ class EngineProfile:
 
         parts = self._parts
         self._submissions = Submissions(parts, "read")
-        self._model = type(backend.model).__call__.__code__
+        self._model = type(backend._model).__call__.__code__
         self._used = usage()
         for owner, name, part in (
             (Inbox, "drain_nowait", "drain"),

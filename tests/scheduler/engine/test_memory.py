@@ -24,7 +24,7 @@ from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBacken
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes, Window
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of
 
@@ -68,8 +68,7 @@ class _Farm:
 
     @property
     def held_bytes(self) -> int:
-        assert self.backend.prefixes is not None
-        return self.backend.kv_bytes() + self.backend.prefixes.nbytes
+        return kv_bytes(self.backend) + prefixes_of(self.backend).nbytes
 
     @property
     def can_preempt(self) -> bool:
@@ -126,8 +125,7 @@ def test_everybody_finishes_within_the_bytes(
         assert farm.ends[submit.request_id].reason == "length"
         assert farm.tokens[submit.request_id] == alone(oracle, submit)
     assert farm.preemptions <= MOST_PREEMPTIONS * len(submits)
-    assert farm.backend.prefixes is not None
-    assert not farm.backend.prefixes.check_integrity()
+    assert not prefixes_of(farm.backend).check_integrity()
 
 
 def test_what_will_be_pinned_is_counted_before_it_is() -> None:

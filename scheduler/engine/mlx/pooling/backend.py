@@ -127,7 +127,7 @@ class PoolingBackend:
             result,
             refused_adapters=refused_adapters(plan, _NO_ADAPTERS),
             begun=self._begun(),
-            kv_bytes=self.kv_bytes(),
+            kv_bytes=sum(cache_bytes(row.layers) for row in self._rows.values()),
         )
 
     def _begun(self) -> Begun:
@@ -220,9 +220,6 @@ class PoolingBackend:
 
     def background(self, idle: bool) -> bool:
         return False
-
-    def kv_bytes(self) -> int:
-        return sum(cache_bytes(row.layers) for row in self._rows.values())
 
     @property
     def device(self) -> Device:

@@ -23,6 +23,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.pace import PrefillPace
@@ -37,7 +38,7 @@ from scheduler.shared.messages import (
     Submit,
     ToEngine,
 )
-from tests.contracts.journal import prompt_of, request
+from tests.contracts.journal import prefixes_of, prompt_of, request
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 
@@ -57,6 +58,12 @@ class Heard:
     prefilled: int = 0
     retired: Retired | None = None
     prompt_logprobs: list[LogprobsOut] = field(default_factory=list)
+
+
+def disk_of(backend: MlxBackend) -> PrefixDisk:
+    """Return what it has of its disk tier, which is open."""
+    assert backend._disk is not None
+    return backend._disk
 
 
 class ReuseEngine:
@@ -131,7 +138,7 @@ class ReuseEngine:
     def finish(self) -> None:
         for _ in range(3000):
             if self.loop.idle:
-                assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
+                assert self.backend.cache is None or not prefixes_of(self.backend).check_integrity()
                 return
             self.iterate()
             if self.loop.pausing:

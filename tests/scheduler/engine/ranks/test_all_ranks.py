@@ -63,8 +63,8 @@ def test_contract(check: Callable[[MakeBackend], None]) -> None:
 
     check(make)
     for ranks in made:
-        ranks.together.compare()
-        ranks.together.check_states()
+        ranks.together.execute(StepPlan(compare=-1))
+        ranks.together.execute(StepPlan())
 
 
 def test_it_says_how_many_ranks_there_are() -> None:
@@ -76,9 +76,9 @@ def test_a_plan_is_sent_before_it_is_carried_out() -> None:
     order: list[str] = []
 
     class Noted(ScriptedBackend):
-        def step(self, plan: StepPlan) -> StepResult:
+        def _step(self, plan: StepPlan) -> StepResult:
             order.append("rank 0" if self is ranks.own else "rank 1")
-            return super().step(plan)
+            return super()._step(plan)
 
     ranks = Ranks(lambda clock: Noted(_PLAN, clock=clock))
     journal = Journal(ranks.together)
@@ -119,10 +119,10 @@ def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
     """The other ranks refuse it as well, and the next plan says that rank 0 did: nothing is left of it."""
 
     class Choosy(ScriptedBackend):
-        def admit(self, sequence: EngineSequence) -> None:
+        def _admit(self, sequence: EngineSequence) -> None:
             if sequence.tokens[0] == 7:
                 raise RequestRefused("not this one")
-            super().admit(sequence)
+            super()._admit(sequence)
 
     ranks = Ranks(lambda clock: Choosy(_PLAN, clock=clock), compared_steps=1)
     refused, taken = (EngineSequence.of(request(number, [token], 2)) for number, token in ((1, 7), (2, 8)))
@@ -141,8 +141,8 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
     """A rank that did something else computes nonsense: the engine must not go on."""
 
     class Other(ScriptedBackend):
-        def step(self, plan: StepPlan) -> StepResult:
-            result = super().step(plan)
+        def _step(self, plan: StepPlan) -> StepResult:
+            result = super()._step(plan)
             if self is ranks.own:
                 return result
             tokens = [msgspec.structs.replace(out, token=out.token ^ 1) for out in result.tokens]
@@ -160,10 +160,10 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
 
 def test_a_refusal_of_one_rank_only_is_a_fault() -> None:
     class Moody(ScriptedBackend):
-        def admit(self, sequence: EngineSequence) -> None:
+        def _admit(self, sequence: EngineSequence) -> None:
             if (self is ranks.own) == (sequence.request_id == 1):
                 raise RequestRefused("not this one")
-            super().admit(sequence)
+            super()._admit(sequence)
 
     for number, who in ((1, "by rank 0 only"), (2, "here only: not this one")):
         ranks = Ranks(lambda clock: Moody(_PLAN, clock=clock))
@@ -226,7 +226,7 @@ def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
         ((2, "too slow"),)
     ]
     ranks.together.execute(StepPlan(decode=(1,)))
-    ranks.together.check_states()
+    ranks.together.execute(StepPlan())
 
 
 @pytest.mark.parametrize("admits", [False, True])
@@ -241,7 +241,7 @@ def test_a_slow_row_that_leaves_in_that_turn_needs_no_end(leaves: StepPlan, admi
     plan = with_changes(leaves, admit=joins, decode=(1, 3) if admits else (1,))
     result = ranks.together.execute(plan)
     assert (result.retired, [out.request_id for out in result.tokens]) == ([], [*plan.decode])
-    ranks.together.check_states()
+    ranks.together.execute(StepPlan())
 
 
 def test_the_time_of_both_parts_of_a_plan_is_counted() -> None:
@@ -429,5 +429,5 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
     for backend in ranks.followers.backends:
         assert _prefixes(backend).statistics() == _prefixes(ranks.own).statistics()
         assert not _prefixes(backend).check_integrity()
-    ranks.together.compare()
-    ranks.together.check_states()
+    ranks.together.execute(StepPlan(compare=-1))
+    ranks.together.execute(StepPlan())

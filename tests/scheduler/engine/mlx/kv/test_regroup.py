@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.plan import with_changes
 from scheduler.engine.prefix import radix_tree
 from scheduler.shared.messages import Cancel
 from scheduler.shared.token_ids import common_run
+from tests.contracts.journal import kv_bytes, prefixes_of
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
@@ -72,6 +75,12 @@ def test_a_join_costs_the_tree_the_same_however_many_run(
     assert costs[0] == costs[1]
 
 
+def _save(monkeypatch: pytest.MonkeyPatch, engine: ReuseEngine, saving: Callable[[], bool]) -> None:
+    """Let each plan say whether memory is saved."""
+    whole = engine.backend.execute
+    monkeypatch.setattr(engine.backend, "execute", lambda plan: whole(with_changes(plan, saving=saving())))
+
+
 def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a prompt that shares its prefix with nobody, which would otherwise have a copy of it."""
     own_bytes = []
@@ -79,13 +88,11 @@ def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.Monk
         engine = engine_of("qwen3")
         engine.iterate([engine.submit(words(200, 1), max_tokens=4)])
         engine.finish()
-        save = engine.backend.save_memory
-        with monkeypatch.context() as patched:
-            patched.setattr(engine.backend, "save_memory", lambda short, now=saving, save=save: save(now))
-            again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
-            engine.iterate([again])
-            own_bytes.append(engine.backend.kv_bytes())
-            engine.finish()
+        _save(monkeypatch, engine, saving.__bool__)
+        again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
+        engine.iterate([again])
+        own_bytes.append(kv_bytes(engine.backend))
+        engine.finish()
         engine.check(again)
     copied, saved = own_bytes
     assert saved <= copied / 3
@@ -114,10 +121,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
     of them: each has its own tokens. Also where memory is saved now and then."""
     generator = random.Random(5)
     engine = engine_of(family, budget_bytes=1 << 17)
-    save = engine.backend.save_memory
-    monkeypatch.setattr(
-        engine.backend, "save_memory", lambda short: save(saving and generator.random() < 0.5)
-    )
+    _save(monkeypatch, engine, lambda: saving and generator.random() < 0.5)
     common = words(30, 1)
     branches = [common + words(12, seed) for seed in (2, 3)]
     submits: list[Any] = []
@@ -139,8 +143,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
         most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
     engine.finish()
     assert most_in_place >= len(common)
-    assert engine.backend.prefixes is not None
-    cache = engine.backend.prefixes.statistics()
+    cache = prefixes_of(engine.backend).statistics()
     assert cache.hit_tokens > 0
     assert cache.evicted_tokens["budget"] > 0
     for submit in submits:
