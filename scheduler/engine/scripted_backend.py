@@ -136,6 +136,7 @@ class ScriptedBackend:
             self._memory_limit,
             Traits("cpu") if device is None else device.traits,
             verified_tokens=1024,
+            group_cost_tokens=0,
         )
 
     @property

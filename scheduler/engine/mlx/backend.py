@@ -95,9 +95,9 @@ class MlxBackend:
         self._prefixes = None
         if batching.prefixes:
             self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
-        in_place = self._prefixes is not None and batching.in_place
+        cost = group_cost_tokens if self._prefixes is not None and batching.in_place else None
         self._layout = layout
-        self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
+        self._rows = CachedRows(layout, self._prefixes, cost)
         self._regrouping = False
         self._opened: PrefixDisk | None = None
         self._opening: Future[DiskTier | None] | None = None
@@ -125,7 +125,7 @@ class MlxBackend:
             self._memory_limit,
             device().traits,
             verified_tokens=_VERIFIED_LOGITS_BYTES // (4 * description.vocabulary) if verifies else 0,
-            in_place=self._rows.in_place,
+            group_cost_tokens=cost,
         )
 
     @property
@@ -175,7 +175,7 @@ class MlxBackend:
             self._batch.rows[request_id].sampling.over_limit = reason
         if plan.saving is not None:
             self._regrouping |= plan.saving and not self._rows.saving
-            self._rows.saving = plan.saving and self._rows.in_place
+            self._rows.saving = plan.saving
         self._remove(plan.preempt)
         for kept in plan.keep:
             self._keep(self._batch.rows[kept.request_id], kept.tokens)
@@ -237,7 +237,7 @@ class MlxBackend:
                 continue
             finally:
                 self._forget(sequence.request_id)
-            self._batch.add(self._rows.start(sequence, sampling))
+            self._batch.add(self._rows.start(sequence, sampling, admit.in_place_tokens))
             self._regrouping = True
         return tuple(refused)
 

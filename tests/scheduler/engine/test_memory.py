@@ -20,6 +20,7 @@ from scheduler.engine.memory import (
 )
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
+from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
@@ -199,7 +200,8 @@ def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
 
 
 def _fits(memory: Memory, sequence: EngineSequence, known: int, running: list[EngineSequence]) -> bool:
-    return memory.coming_bytes(sequence, known, running) <= memory.room_bytes(running)
+    in_place = hit_in_place([known], [sequence.shared_with(row) for row in running], [0] * len(running), 0)
+    return memory.coming_bytes(sequence, in_place, running) <= memory.room_bytes(running)
 
 
 def test_a_hit_is_charged_for_what_it_computes() -> None:

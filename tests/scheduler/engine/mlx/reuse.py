@@ -76,8 +76,10 @@ class ReuseEngine:
         budget_bytes: int = _PLENTY,
         tier: DiskTier | None = None,
         kv_cache_dtype: KvCacheDtype = "auto",
+        group_cost_tokens: int = 0,
         **changes: Any,
     ) -> None:
+        """By default, whatever two rows share they share in place, however little it is."""
         self.model = model
         used = make_prompt_cache(model)
         model(mx.array([[0]]), cache=used)
@@ -86,12 +88,11 @@ class ReuseEngine:
         ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
-        # Whatever two rows share, they share in place, however little it is.
         self.backend = MlxBackend(
             LoadedModel(model, ready, held),
             load,
             tier=tier,
-            group_cost_tokens=0,
+            group_cost_tokens=group_cost_tokens,
             batching=batching_of(model, family),
         )
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))

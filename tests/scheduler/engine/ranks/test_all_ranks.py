@@ -19,7 +19,6 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
-from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
 from scheduler.engine.scripted_answers import digest, scripted_token
@@ -40,7 +39,7 @@ from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import compact
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
-from tests.contracts.journal import Journal, prompt_of, request
+from tests.contracts.journal import Journal, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.fakes.memory_followers import Ranks
 from tests.scheduler.engine.guesses import eager, spoilt
@@ -285,11 +284,6 @@ def _used(budget_tokens: int = 400) -> tuple[Ranks, Journal]:
     return ranks, journal
 
 
-def _prefixes(backend: Backend) -> Prefixes:
-    assert backend.cache is not None
-    return backend.cache.prefixes
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -305,10 +299,10 @@ def _prefixes(backend: Backend) -> Prefixes:
 def test_what_changes_rank_0s_prefixes_changes_all(change: StepPlan) -> None:
     """Each of them changes them here, so that a field that is not sent shows."""
     ranks, _ = _used()
-    before = _prefixes(ranks.own).statistics()
+    before = prefixes_of(ranks.own).statistics()
     ranks.together.execute(change)
-    assert _prefixes(ranks.own).statistics() != before
-    assert _prefixes(ranks.followers.backends[0]).statistics() == _prefixes(ranks.own).statistics()
+    assert prefixes_of(ranks.own).statistics() != before
+    assert prefixes_of(ranks.followers.backends[0]).statistics() == prefixes_of(ranks.own).statistics()
 
 
 def test_prefixes_age_by_rank_0s_clock() -> None:
@@ -326,7 +320,7 @@ def test_prefixes_age_by_rank_0s_clock() -> None:
         journal.finish()
     ranks.together.execute(StepPlan(evict=Evict(120 * KV_BYTES_PER_TOKEN)))
     for backend in ranks.all:
-        lengths = [_prefixes(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
+        lengths = [prefixes_of(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
         assert lengths == [0, 50]
 
 
@@ -347,7 +341,7 @@ def test_sessions_wait_on_every_rank() -> None:
 
     def kept(backend: Backend) -> set[str]:
         found = {
-            name: _prefixes(backend).match_length(prompt_of(120, seed), "") for name, seed in seeds.items()
+            name: prefixes_of(backend).match_length(prompt_of(120, seed), "") for name, seed in seeds.items()
         }
         return {name for name, length in found.items() if length >= lengths[name]}
 
@@ -361,11 +355,11 @@ def test_pins_begin_and_end_on_every_rank() -> None:
     asked = request(20, prompt_of(50, 7), 1)
     journal.admit(msgspec.structs.replace(asked, holds=((50, math.inf),)))
     journal.finish()
-    pins = [[pin.cached_tokens for pin in _prefixes(one).statistics().pins] for one in ranks.all]
+    pins = [[pin.cached_tokens for pin in prefixes_of(one).statistics().pins] for one in ranks.all]
     assert pins == [[50]] * len(ranks.all)
     name = pin_name(prompt_of(50, 7), "")
     assert ranks.together.execute(StepPlan(unpin=(name, "another"))).unpinned == (name,)
-    assert [_prefixes(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
+    assert [prefixes_of(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
 
 
 _PROMPTS = st.integers(0, 5).map(lambda seed: prompt_of(60, seed % 2)[: 20 + 8 * seed])
@@ -427,7 +421,7 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
     if any(len(answer) > 50 for answer in answers) and not any(event[0] == "cancel" for event in events):
         assert speculation.counters.steps > 0
     for backend in ranks.followers.backends:
-        assert _prefixes(backend).statistics() == _prefixes(ranks.own).statistics()
-        assert not _prefixes(backend).check_integrity()
+        assert prefixes_of(backend).statistics() == prefixes_of(ranks.own).statistics()
+        assert not prefixes_of(backend).check_integrity()
     ranks.together.execute(StepPlan(compare=-1))
     ranks.together.execute(StepPlan())

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from scheduler.engine.backend import StepResult
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
-from scheduler.engine.plan import with_changes
+from scheduler.engine.plan import Admit, StepPlan, with_changes
 from scheduler.engine.prefix import radix_tree
 from scheduler.shared.messages import Cancel
 from scheduler.shared.token_ids import common_run
 from tests.contracts.journal import kv_bytes, prefixes_of
-from tests.examples import sampled
+from tests.examples import examples, sampled
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 PROMPT_TOKENS = 24
@@ -112,6 +115,49 @@ def _check_in_place(engine: ReuseEngine) -> None:
                 assert row.lease is not None
                 leased = row.lease.pieces[: len(path)]
                 assert tuple((run.segment, run.tokens) for run in path) == leased
+
+
+@settings(derandomize=True, deadline=None, max_examples=examples(6))
+@given(
+    family=st.sampled_from(["qwen3", "qwen3_next", "deepseek_v3"]),
+    group_cost_tokens=st.sampled_from([0, 20]),
+    arrivals=st.lists(
+        st.tuples(st.sampled_from([0, 1, 8]), st.sampled_from([0, 30, 42, 90]), st.integers(1, 60)),
+        min_size=8,
+        max_size=12,
+    ),
+)
+def test_no_row_copies_what_its_admission_did_not_charge(
+    family: str, group_cost_tokens: int, arrivals: list[tuple[int, int, int]]
+) -> None:
+    """Whoever comes when, behind whatever prefix: who is admitted attends in place to at least as much of its
+    hit as was counted, from its admission on. More may be in place: prompts end, and rows come."""
+    engine = engine_of(family, group_cost_tokens=group_cost_tokens)
+    whole, admitted = engine.backend.execute, dict[int, Admit]()
+
+    def execute(plan: StepPlan) -> StepResult:
+        admitted.update((admit.sequence.request_id, admit) for admit in plan.admit)
+        result = whole(plan)
+        for request_id, row in engine.batch.rows.items():
+            charged = admitted[request_id]
+            assert row.sequence.cached_tokens == charged.cached_tokens
+            assert row.sequence.in_place_tokens >= charged.in_place_tokens
+        _check_in_place(engine)
+        return result
+
+    engine.backend.execute = execute  # type: ignore[method-assign]
+    common = words(90, 1)
+    engine.ask(engine.submit(common, boundaries=(30, 42)))
+    submits = []
+    for number, (wait, shared, own) in enumerate(arrivals):
+        for _ in range(wait):
+            engine.iterate()
+        prompt = [*common[:shared], number, *words(own, number)]
+        submits.append(engine.submit(prompt, boundaries=(30, 42), max_tokens=20))
+        engine.iterate(submits[-1:])
+    engine.finish()
+    for submit in submits:
+        engine.check(submit)
 
 
 @pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss"], ["gpt_oss"]))

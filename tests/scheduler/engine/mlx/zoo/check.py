@@ -26,7 +26,7 @@ from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, KvCacheDtype, Ready, StepOutput, Submit
 from scheduler.shared.token_ids import compact
-from tests.contracts.journal import GREEDY, kv_bytes, prefixes_of, prompt_of, request
+from tests.contracts.journal import GREEDY, kv_bytes, prompt_of, request
 from tests.scheduler.engine.guesses import Guesses
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
@@ -120,8 +120,8 @@ class Engine:
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
                 assert kv_bytes(self._backend) == 0
-                prefixes = prefixes_of(self._backend)
-                assert prefixes is None or not prefixes.check_integrity()
+                cache = self._backend.cache
+                assert cache is None or not cache.prefixes.check_integrity()
                 return
         raise AssertionError("it never ended")
 
