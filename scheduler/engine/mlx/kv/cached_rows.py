@@ -38,17 +38,13 @@ class Row:
     matched: Node[KvSegment, RowState] | None = None
     """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
     compared again. It is not leased, so it may be removed."""
-    uid: int = -1
-    """BatchGenerator's id of the row from its join until it leaves, and -1 before and afterwards."""
+    joined: bool = False
+    """Whether it is in a batch: from its first chunk until it leaves."""
 
     def start_layers(self, layout: CacheLayout) -> list[Any]:
         """Return its caches as it joins a batch."""
         coming = self.sequence.prompt_tokens - self.sequence.cached_tokens
         return layout.start(self.lease, self.runs, coming)
-
-    @property
-    def joined(self) -> bool:
-        return self.uid >= 0
 
     @property
     def adapter(self) -> str:

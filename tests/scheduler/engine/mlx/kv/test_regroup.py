@@ -130,8 +130,8 @@ def _check_in_place(engine: ReuseEngine) -> None:
 def test_no_row_copies_what_its_admission_did_not_charge(
     family: str, group_cost_tokens: int, arrivals: list[tuple[int, int, int]]
 ) -> None:
-    """Whoever comes when, behind whatever prefix: who is admitted attends in place to at least as much of its
-    hit as was counted, from its admission on. More may be in place: prompts end, and rows come."""
+    """Requests come at any time, behind any prefix: from its admission on, each attends in place to at least
+    as much of its hit as was counted. More may be in place: prompts end, and rows come."""
     engine = engine_of(family, group_cost_tokens=group_cost_tokens)
     whole, admitted = engine.backend.execute, dict[int, Admit]()
 
