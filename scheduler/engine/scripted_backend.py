@@ -330,18 +330,12 @@ class ScriptedBackend:
     def _prefill(self, chunk: Chunk) -> PrefillOut:
         sequence = self._rows[chunk.request_id].sequence
         sequence.computed_tokens += min(chunk.tokens, sequence.chunkable_tokens)
-        return self._progress(sequence)
+        return sequence.progress()
 
     def _begin(self, sequence: EngineSequence) -> PrefillOut:
         """Compute the prompt's last token, with the rows that decode."""
         sequence.computed_tokens += 1
-        return self._progress(sequence)
-
-    @staticmethod
-    def _progress(sequence: EngineSequence) -> PrefillOut:
-        return PrefillOut(
-            sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
-        )
+        return sequence.progress()
 
     def _written(self, row: _Row, drafts: Sequence[int]) -> list[TokenOut]:
         """Return the row's next token, and those behind its drafts as far as these are its tokens."""

@@ -359,7 +359,7 @@ class MlxBackend:
         sampled = self._batch.decode(overlap, {draft.request_id: draft.tokens for draft in plan.drafts})
         model_seconds = prefill_seconds + time.perf_counter() - started
         # Those that ended with their first token have left the batch: nothing is done for them but this.
-        prefills += [_progress(row.sequence) for row in starting]
+        prefills += [row.sequence.progress() for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
         held_bytes = self._batch.nbytes  # Once a step: it is a sum over all layers.
@@ -433,24 +433,17 @@ class MlxBackend:
         and at a checkpoint, what is computed goes to the prefix cache: the row can then decode with its
         prompt in place, where it pads no other row."""
         sequence = row.sequence
-        done = sequence.prefilled_tokens
-        whole = done == sequence.prompt_tokens - 1
-        if whole or (self._needs_state and done in sequence.checkpoints):
+        whole = sequence.begins_to_decode
+        if whole or (self._needs_state and sequence.computed_tokens in sequence.checkpoints):
             self._keep(row, session_end=whole)
         if whole:  # Holds on less than the whole prompt need not wait for the answer.
             self._rows.hold(row)
         self._regrouping |= whole
-        return _progress(sequence)
+        return sequence.progress()
 
     @property
     def device(self) -> Readings:
         return device()
-
-
-def _progress(sequence: EngineSequence) -> PrefillOut:
-    return PrefillOut(
-        sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
-    )
 
 
 def _prefix_cache(

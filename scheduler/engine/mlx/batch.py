@@ -475,9 +475,7 @@ class Batch(OpenGenerator):
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
-        whole = [
-            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
-        ]
+        whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
         if new := [row for row in whole if not row.joined]:
             self._generation_batch.extend(DecodeBatch.of(self._join(new)))
         for batch in self._prefills:

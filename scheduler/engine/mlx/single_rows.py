@@ -87,9 +87,7 @@ class SingleRows:
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
-        whole = [
-            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
-        ]
+        whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
         for row in whole:
             row.joined = True
             self._decoding[row] = RowsSampler((row.sampling,))
