@@ -8,12 +8,12 @@ from functools import partial
 from mlx.utils import tree_flatten
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, words
+from loadtests.device.rows import DECODE, EMIT, decoding, fitting_tokens, leave, words
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
-from scheduler.engine.plan import StepPlan
+from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Sampling, Submit
@@ -50,14 +50,14 @@ def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> It
     row = EngineSequence.of(
         Submit(1, compact([*words(backend, context_tokens, 1), 1]), 1, (), Sampling(temperature=0.0))
     )
-    backend.admit(row)
+    backend.execute(StepPlan(admit=(Admit(row),)))
     started = device().memory().active
     most_pool, done, exceeded, number = 0, 0, 0, 0
     while done + max(sizes) <= context_tokens:
         size = sizes[number % len(sizes)]
         expected = peak.needed_bytes(size, done)
         chunk = StepPlan(chunks=(Chunk(1, size),), predicted_seconds=0.0)
-        taken = _transient_bytes(partial(backend.step, chunk))
+        taken = _transient_bytes(partial(backend.execute, chunk))
         peak.observe(size, done, taken)
         most_pool = max(most_pool, device().memory().cached)
         learned = number >= _LEARNING_CHUNKS
@@ -111,17 +111,17 @@ def _copies(backend: MlxBackend, rows: int) -> Finding:
     """G9: a write into keys and values that are still read copies all of them, in every step or where a row
     leaves. Wrong if the peak shows it."""
     ids = decoding(backend, [words(backend, 256, seed) for seed in range(rows)])
-    backend.step(DECODE)
-    batch_bytes = backend.kv_bytes()
-    steps = _transient_bytes(lambda: [backend.step(DECODE) for _ in range(_STEPS)])
+    backend.execute(DECODE)
+    batch_bytes = backend.execute(StepPlan()).kv_bytes
+    steps = _transient_bytes(lambda: [backend.execute(DECODE) for _ in range(_STEPS)])
 
     def cancel() -> None:
-        backend.remove(ids[0])
-        backend.step(DECODE)
-        backend.step(DECODE)
+        backend.execute(StepPlan(release=(ids[0],)))
+        backend.execute(DECODE)
+        backend.execute(DECODE)
 
     left = _transient_bytes(cancel)
-    backend.emit_pending()
+    backend.execute(EMIT)
     leave(backend, ids[1:])
     copied = max(steps, left) > batch_bytes / 2 + _NOISE_BYTES
     return Finding(
@@ -139,8 +139,8 @@ def _copies(backend: MlxBackend, rows: int) -> Finding:
 def _buffers(backend: MlxBackend) -> Finding:
     """Count buffers by counting arrays: MLX reports no number of buffers, and trying would end the
     process."""
-    of_segment, of_snapshot = CacheLayout(backend.model).arrays
-    weights = len(tree_flatten(backend.model.parameters()))
+    of_segment, of_snapshot = CacheLayout(backend._model).arrays
+    weights = len(tree_flatten(backend._model.parameters()))
     most = device().traits.most_buffers
     figures: dict[str, Figure] = {
         "weights": weights,

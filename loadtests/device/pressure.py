@@ -17,6 +17,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import StepPlan
 from scheduler.shared.counters import Counters
 from scheduler.shared.device_errors import device_fault, is_device_error
 from scheduler.shared.messages import Sampling, StepOutput, Submit
@@ -63,8 +64,7 @@ def _growth(backend: MlxBackend, prompts: int, most_tokens: int) -> Finding:
         while not loop.idle:
             loop.iterate(())
         seconds.append(time.perf_counter() - started)
-        assert backend.prefixes is not None
-        backend.prefixes.clear()
+        backend.execute(StepPlan(clear=True))
         device().clear_pool()
         held.append(device().memory().active)
     growth = held[-1] - held[0]

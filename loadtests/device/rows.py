@@ -24,8 +24,9 @@ KNOWN_TOKENS = FIRST_ADDED_TOKEN_ID
 _CHUNK_TOKENS = 512
 
 
-DECODE = StepPlan()
+DECODE = StepPlan(decode=(0,))
 """The plan of a step in which all rows that decode do so."""
+EMIT = StepPlan(emit_pending=True)
 
 
 def loaded(folder: Path, kv_cache_dtype: KvCacheDtype = "auto") -> MlxBackend:
@@ -73,8 +74,5 @@ def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]
 
 def leave(backend: MlxBackend, request_ids: Sequence[int]) -> None:
     """Remove rows, and forget what they computed."""
-    backend.emit_pending()
-    for request_id in request_ids:
-        backend.remove(request_id)
-    if backend.prefixes is not None:
-        backend.prefixes.clear()
+    backend.execute(EMIT)
+    backend.execute(StepPlan(release=tuple(request_ids), clear=True))

@@ -11,12 +11,12 @@ from statistics import median
 import mlx.core as mx
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, loaded, words
+from loadtests.device.rows import DECODE, EMIT, decoding, fitting_tokens, leave, loaded, words
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device, forced
 from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
 from scheduler.engine.mlx.sampling.draw import Cuts
-from scheduler.engine.plan import StepPlan
+from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import EngineSequence
@@ -62,9 +62,10 @@ def packed_findings(folder: Path, rows: int, tokens: int, turns: int) -> Iterato
 def _packed(name: str, backend: MlxBackend, rows: int, tokens: int, turns: int) -> Finding:
     tokens = min(tokens, fitting_tokens(backend, rows))
     ids = decoding(backend, [words(backend, tokens, seed) for seed in range(rows)])
-    backend.step(DECODE)
-    step = min(_seconds(lambda: backend.step(DECODE)) for _ in range(turns * _STEPS_A_TURN))
-    figures: dict[str, Figure] = {"step_ms": 1000 * step, "kv_MB": backend.kv_bytes() / 1e6, "tokens": tokens}
+    backend.execute(DECODE)
+    step = min(_seconds(lambda: backend.execute(DECODE)) for _ in range(turns * _STEPS_A_TURN))
+    held_bytes = backend.execute(StepPlan()).kv_bytes
+    figures: dict[str, Figure] = {"step_ms": 1000 * step, "kv_MB": held_bytes / 1e6, "tokens": tokens}
     leave(backend, ids)
     device().clear_pool()
     return Finding(name, "measured", figures)
@@ -89,8 +90,8 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
         backend._batch.decode(overlap=False, drafts={})
 
     def steps() -> float:
-        backend.step(DECODE)  # It computes two tokens of each row where none is pending.
-        return median(_seconds(lambda: backend.step(DECODE)) for _ in range(_STEPS_A_TURN))
+        backend.execute(DECODE)  # It computes two tokens of each row where none is pending.
+        return median(_seconds(lambda: backend.execute(DECODE)) for _ in range(_STEPS_A_TURN))
 
     overlapped: list[float] = []
     deferred: list[float] = []
@@ -99,12 +100,12 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
     for _ in range(turns):
         with forced(replace(device().traits, submission_waits=True)):
             deferred.append(steps())
-            backend.emit_pending()
+            backend.execute(EMIT)
         overlapped.append(steps())
         for _ in range(2):
             time.sleep(2 * overlapped[-1])
-            host.append(_seconds(lambda: backend.step(DECODE)))
-        backend.emit_pending()
+            host.append(_seconds(lambda: backend.execute(DECODE)))
+        backend.execute(EMIT)
         waiting.append(median(_seconds(apart) for _ in range(_STEPS_A_TURN)))
     leave(backend, ids)
     step = min(overlapped)
@@ -134,9 +135,9 @@ def _padded(backend: MlxBackend, count: int) -> Finding:
     for name, more in (("even", 0), ("ragged", 1)):
         lengths = [_PROMPT_TOKENS + more * (seed % 2) for seed in range(count)]
         ids = decoding(backend, [words(backend, length, seed) for seed, length in enumerate(lengths)])
-        backend.step(DECODE)
+        backend.execute(DECODE)
         figures[f"{name}_steps_ms"] = 1000 * median(
-            _seconds(lambda: backend.step(DECODE)) for _ in range(2 * _STEPS_A_TURN)
+            _seconds(lambda: backend.execute(DECODE)) for _ in range(2 * _STEPS_A_TURN)
         )
         figures[f"{name}_wait_ms"] = 1000 * _seconds(device().wait)
         leave(backend, ids)
@@ -160,7 +161,7 @@ def _cut_offs(backend: MlxBackend, count: int) -> Finding:
 def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
     if tokens > (most := fitting_tokens(backend, ROWS)):
         return Finding(name, "measured", detail=f"left out: there is memory for {most} tokens a row")
-    both = step_times(backend.model, tokens)
+    both = step_times(backend._model, tokens)
     cost, (times, again) = agreed_cost(both, tokens), both
     return Finding(
         name,
@@ -189,8 +190,9 @@ def _chunk(name: str, backend: MlxBackend, tokens: int) -> Finding:
 
 def _chunk_seconds(backend: MlxBackend, tokens: int, seed: int, evaluation_seconds: float | None) -> float:
     prompt = compact([*words(backend, tokens + 1, seed), 1])
-    backend.admit(EngineSequence.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0))))
+    row = EngineSequence.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0)))
+    backend.execute(StepPlan(admit=(Admit(row),)))
     with forced(replace(device().traits, evaluation_seconds=evaluation_seconds)):
-        seconds = _seconds(lambda: backend.step(StepPlan(chunks=(Chunk(1, tokens),))))
+        seconds = _seconds(lambda: backend.execute(StepPlan(chunks=(Chunk(1, tokens),))))
     leave(backend, [1])
     return seconds

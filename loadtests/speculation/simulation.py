@@ -71,9 +71,9 @@ class _Device(ScriptedBackend):
         super().__init__(plan, sleep=lambda seconds: None, clock=clock)
         self._model, self._edits, self._now = model, edits, clock
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         width = 1 + plan.drafted
-        result = super().step(plan)
+        result = super()._step(plan)
         seconds = self._model.seconds(max(1, result.decoded_rows), width)
         self._now.now += seconds
         return replace(result, model_seconds=seconds)

@@ -38,7 +38,7 @@ class EngineProfile:
         from scheduler.engine.mlx.sampling.chooser import Chosen
         from scheduler.engine.mlx.single_rows import SingleRows
 
-        self._steps.model = type(backend.model).__call__.__code__
+        self._steps.model = type(backend._model).__call__.__code__
         count_graphs(self._steps)
         for owner, name, part in (
             (Inbox, "drain_nowait", "drain"),

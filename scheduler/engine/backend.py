@@ -94,8 +94,9 @@ class BackendFacts:
     traits: Traits
     verified_tokens: int = 0
     """Bound on a step's rows with drafts times the tokens computed of each; 0 if it verifies no drafts."""
-    in_place: bool = False
-    """Whether rows can attend in place to what is cached of them, so that `StepPlan.saving` has an effect."""
+    group_cost_tokens: int | None = None
+    """Tokens of keys and values that one more group of rows must save to be attended to in place; None where
+    rows have copies of what is cached, and `StepPlan.saving` has no effect."""
 
     @property
     def verifies(self) -> bool:

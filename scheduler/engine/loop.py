@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
@@ -237,7 +237,7 @@ class EngineLoop:
         now = self._clock()
         allowance = self._memory_watch.allowance(now)
         if (room := allowance.room) is not None:
-            room = replace(room, saving=room.saving and self._facts.in_place)
+            room = replace(room, saving=room.saving and self._facts.group_cost_tokens is not None)
             allowance = replace(allowance, room=room)
         state = PlanInput(
             waiting=self._ready(),
@@ -245,11 +245,12 @@ class EngineLoop:
             begun=self._last_result.begun,
             free_slots=self._slots.free,
             restorable=self._facts.restorable,
-            cached_tokens=self._cached_tokens,
+            hit_ends=self._hit_ends,
             memory=self._memory(),
             pace=self._pace,
             limits=self._ceiling.limits(self._facts.limits),
             has_pending=self._last_result.has_pending,
+            group_cost_tokens=self._facts.group_cost_tokens,
             admissions=self._admissions,
             allowance=allowance,
             chunk_ceiling=self._ceiling.tokens,
@@ -304,10 +305,10 @@ class EngineLoop:
             self._memory_watch.whole_bytes,
         )
 
-    def _cached_tokens(self, sequence: EngineSequence) -> int:
+    def _hit_ends(self, sequence: EngineSequence) -> Sequence[int]:
         if self._cache is None or sequence.unscored:
-            return 0
-        return self._cache.prefixes.match_length(sequence.tokens, sequence.submit.salt)
+            return ()
+        return self._cache.prefixes.match_ends(sequence.tokens, sequence.submit.salt)
 
     def _begin(self, todo: StepPlan) -> None:
         """Report what the step computes, if the server does not know it from the last one."""

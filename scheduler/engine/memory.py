@@ -62,20 +62,13 @@ class Memory:
             self.budget_bytes - self.pinned_bytes - sum(charged_bytes(row, self.row_bytes) for row in running)
         )
 
-    def coming_bytes(
-        self,
-        sequence: EngineSequence,
-        known_tokens: int,
-        running: Iterable[EngineSequence],
-        saving: bool = False,
-    ) -> int:
-        """Return what a sequence with a prefix hit of `known_tokens` adds beside these rows: its own charge,
-        and what is pinned for it alone. It attends in place to what another row shares, and copies the rest
-        of the hit; with `saving`, it attends to all of the hit in place."""
-        in_place, pinned = known_tokens if saving else 0, 0
-        for row in running:
-            shared = min(known_tokens, sequence.shared_with(row))
-            in_place, pinned = max(in_place, shared), max(pinned, min(shared, row.in_place_tokens))
+    def coming_bytes(self, sequence: EngineSequence, in_place: int, running: Iterable[EngineSequence]) -> int:
+        """Return what a sequence that attends to its first `in_place` tokens in place adds beside these rows:
+        its own charge, and what is pinned for it alone."""
+        pinned = 0
+        if in_place:
+            shared = (min(sequence.shared_with(row), row.in_place_tokens) for row in running)
+            pinned = min(in_place, max(shared, default=0))
         own = charged_bytes(sequence, self.row_bytes, in_place)
         return own + (in_place - pinned) * (self.row_bytes.token_bytes + KEY_BYTES)
 
@@ -95,15 +88,6 @@ class Memory:
             chosen.append(row)
             excess -= charged_bytes(row, self.row_bytes)
         return chosen
-
-
-def left_in_place(
-    sequence: EngineSequence, known_tokens: int, rows: Iterable[EngineSequence], saving: bool = False
-) -> int:
-    """Return the part of a prefix hit that a sequence will probably attend to in place beside these rows."""
-    if saving:
-        return known_tokens
-    return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 
 def charged_bytes(sequence: EngineSequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:

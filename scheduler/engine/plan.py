@@ -19,10 +19,11 @@ from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
 from scheduler.engine.drafts.verify_costs import VerifyCosts
-from scheduler.engine.memory import Memory, left_in_place
+from scheduler.engine.memory import Memory
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
-from scheduler.engine.prefill_batches import Begun, members_of, next_batch, rows_of
+from scheduler.engine.prefill_batches import Begun, members_of, next_batch, own_tokens, rows_of
+from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import AdapterSource, TurnEnded, WaitReason
 from scheduler.shared.wire_struct import WireStruct
@@ -48,20 +49,22 @@ full one does."""
 @dataclass(frozen=True, slots=True)
 class PlanInput:
     """The input of a plan. `waiting`: in order of arrival, sequences whose grammar and disk reads are done.
-    `running`: in order of admission; those in the middle of their prefill are in `begun`. `cached_tokens`:
-    the length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the
-    back end has sampled tokens that it has not returned yet."""
+    `running`: in order of admission; those in the middle of their prefill are in `begun`. `hit_ends`: where
+    the segments of a sequence's prefix hit end, in tokens. Without `memory`, only slots bound admission.
+    `has_pending`: the back end has sampled tokens that it has not returned yet."""
 
     waiting: Sequence[EngineSequence]
     running: Sequence[EngineSequence]
     begun: Begun
     free_slots: int
     restorable: Restorable
-    cached_tokens: Callable[[EngineSequence], int]
+    hit_ends: Callable[[EngineSequence], Sequence[int]]
     memory: Memory | None
     pace: PrefillPace
     limits: PrefillLimits
     has_pending: bool = False
+    group_cost_tokens: int | None = None
+    """As in `BackendFacts`."""
     admissions: int = 0
     allowance: Allowance = field(default_factory=Allowance)
     """What memory allows this step."""
@@ -84,8 +87,8 @@ class Keep(WireStruct, frozen=True):
 
 
 class Admit(WireStruct, frozen=True):
-    """Give this sequence a slot. The other fields are its expected prefix hit, and where its prefill
-    pauses."""
+    """Give this sequence a slot. The other fields are its expected prefix hit, how much of that it attends to
+    in place at least, and where its prefill pauses."""
 
     sequence: EngineSequence
     cached_tokens: int = 0
@@ -346,9 +349,10 @@ def _admissions(state: PlanInput, running: list[EngineSequence], free_slots: int
         if rows and not state.allowance.admits:
             rest = "memory"
             break
-        known = 0
+        known = in_place = 0
         if restorable != "never" and not sequence.unscored:
-            known = state.cached_tokens(sequence)
+            ends = state.hit_ends(sequence)
+            known = ends[-1] if ends else 0
             leader, shared = _best_leader(sequence, rows, restorable)
             if leader is not None and shared >= known + SCAFFOLD_TOKENS:
                 if leader.computed_tokens < shared:
@@ -357,8 +361,12 @@ def _admissions(state: PlanInput, running: list[EngineSequence], free_slots: int
                 if restorable == "anywhere":
                     found.keep[leader.request_id] = max(shared, found.keep.get(leader.request_id, 0))
                     known = shared
+            if known and state.group_cost_tokens is not None:
+                alike = [sequence.shared_with(row) for row in rows]
+                own = [own_tokens(row) for row in rows]
+                in_place = hit_in_place((*ends, known), alike, own, state.group_cost_tokens, saving)
         if memory is not None:
-            coming_bytes = memory.coming_bytes(sequence, known, rows, saving)
+            coming_bytes = memory.coming_bytes(sequence, in_place, rows)
             # A row alone always runs: its prompt was checked on arrival, and everything else can be evicted.
             if rows and coming_bytes > room_bytes:
                 if now - sequence.arrived_at > PATIENCE_SECONDS:
@@ -368,7 +376,7 @@ def _admissions(state: PlanInput, running: list[EngineSequence], free_slots: int
                 continue
             room_bytes -= coming_bytes
         checkpoints = _checkpoints(sequence, state.waiting, known) if restorable == "at_checkpoints" else ()
-        admit = Admit(sequence, known, left_in_place(sequence, known, rows, saving), checkpoints)
+        admit = Admit(sequence, known, in_place, checkpoints)
         rows.append(_as_admitted(admit, state.admissions + len(found.admit)))
         found.admit.append(admit)
     reached = {*found.waits, *(admit.sequence.request_id for admit in found.admit)}

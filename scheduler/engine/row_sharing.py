@@ -1,4 +1,4 @@
-"""Which cached runs the running rows attend to in place: a pure function of the rows' paths.
+"""Which cached runs rows attend to in place: a pure function of their paths.
 
 There are two reasons to leave a run in place. If several rows begin with it, it would be copied (and read)
 once for each. If one row is much longer than the others, all of them would be padded to its length.
@@ -6,9 +6,11 @@ once for each. If one row is much longer than the others, all of them would be p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 Runs: TypeAlias = Sequence[tuple[int, int]]
@@ -64,18 +66,50 @@ def runs_in_place(
         longest = max(private, key=private.__getitem__)
         next_longest = max(tokens for row, tokens in private.items() if row != longest)
         runs, begun = paths[longest].runs, depths[longest]
-        best = taken = 0
-        # Check all depths: a few tokens that all rows begin with come before the rest, and save nothing.
-        for depth, (_, tokens) in enumerate(runs[begun:], begun + 1):
-            taken += tokens
-            saved = min(taken, private[longest] - next_longest) * (len(private) - 1)
-            saved -= (depth - begun) * group_cost_tokens
-            if saved > best:
-                best, depths[longest] = saved, depth
-        if not best:
+        longer = private[longest] - next_longest
+        depths[longest] = _least_padding(runs, begun, longer, len(private) - 1, group_cost_tokens)
+        if depths[longest] == begun:
             break
         private[longest] -= sum(tokens for _, tokens in runs[begun : depths[longest]])
     return depths
+
+
+def hit_in_place(
+    hit_ends: Sequence[int],
+    shared: Sequence[int],
+    own: Sequence[int],
+    group_cost_tokens: int,
+    saving: bool = False,
+) -> int:
+    """Return how many tokens of its prefix hit a sequence that is admitted attends to in place. The plan
+    decides it before the row has a path: what the plan itself keeps will cut the tree, and the other rows'
+    paths are not known to it. When the row has started, `runs_in_place` may leave more in place, never less.
+
+    `hit_ends`: where the hit's segments end. `shared`: the tokens that each running row begins with as well.
+    `own`: those that each has for itself."""
+    known_tokens = hit_ends[-1]
+    if saving:
+        return known_tokens
+    ordered = sorted(min(known_tokens, tokens) for tokens in shared)
+    ends = sorted({0, *hit_ends, *ordered})
+    runs = [(end, end - start) for start, end in pairwise(ends)]
+    users = {run: 1 + len(ordered) - bisect_left(ordered, run[0]) for run in runs}
+    depth = _best_depth(runs, users, group_cost_tokens)
+    longer = known_tokens - ends[depth] - max(own, default=0)
+    return ends[_least_padding(runs, depth, longer, len(own), group_cost_tokens)]
+
+
+def _least_padding(runs: Runs, begun: int, longer: int, others: int, group_cost_tokens: int) -> int:
+    """Return at which depth from `begun` on a row that is `longer` tokens longer than all others saves most
+    of their padding."""
+    best, best_depth, taken = 0, begun, 0
+    # Check all depths: a few tokens that all rows begin with come before the rest, and save nothing.
+    for depth, (_, tokens) in enumerate(runs[begun:], begun + 1):
+        taken += tokens
+        saved = min(taken, longer) * others - (depth - begun) * group_cost_tokens
+        if saved > best:
+            best, best_depth = saved, depth
+    return best_depth
 
 
 def _best_depth(runs: Runs, users: Mapping[tuple[int, int], int], group_cost_tokens: int) -> int:

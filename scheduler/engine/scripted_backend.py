@@ -128,7 +128,7 @@ class ScriptedBackend:
         self._rows: dict[int, _Row] = {}
         self._adapters: set[str] = set()
         self._limited = device
-        self._device: Readings = device or ScriptedDevice(self.held_bytes)
+        self._device: Readings = device or ScriptedDevice(self._held_bytes)
         self._facts = BackendFacts(
             RowBytes(KV_BYTES_PER_TOKEN),
             PrefillLimits(_MOST_ROWS, plan.prefill_tokens_per_step),
@@ -136,6 +136,7 @@ class ScriptedBackend:
             self._memory_limit,
             Traits("cpu") if device is None else device.traits,
             verified_tokens=1024,
+            group_cost_tokens=0,
         )
 
     @property
@@ -159,10 +160,6 @@ class ScriptedBackend:
             memory_floor_bytes=self._memory_limit.least_bytes() if self._memory_limit.limit_bytes else 0,
         )
 
-    @property
-    def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
-        return self._prefixes
-
     def check(self, sequence: EngineSequence) -> None:
         submit, tokens = sequence.submit, sequence.tokens
         if not tokens:
@@ -185,7 +182,7 @@ class ScriptedBackend:
     def execute(self, plan: StepPlan) -> StepResult:
         check_rows(plan, self._rows)
         for request_id in plan.release:
-            self.remove(request_id)
+            self._remove(request_id)
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
         refused_adapters = self._change_adapters(plan)
@@ -193,13 +190,13 @@ class ScriptedBackend:
         for request_id, reason in plan.end:
             self._rows[request_id].failure = reason
         for request_id in plan.preempt:
-            self.remove(request_id)
+            self._remove(request_id)
         for kept in plan.keep:
-            self.keep(kept.request_id, kept.tokens)
+            self._keep(self._rows[kept.request_id], kept.tokens)
         refused: list[tuple[int, str]] = []
         for admit in plan.admit:
             try:
-                self.admit(admit.sequence)
+                self._admit(admit.sequence)
             except RequestRefused as refusal:
                 refused.append((admit.sequence.request_id, str(refusal)))
         evicted = 0
@@ -209,7 +206,7 @@ class ScriptedBackend:
                 self._limited.clear_pool()
         result = StepResult()
         if plan.computes and self._rows:
-            result = self.step(plan)
+            result = self._step(plan)
         return replace(
             result,
             refused=tuple(refused),
@@ -217,7 +214,7 @@ class ScriptedBackend:
             freed_bytes=freed,
             evicted_bytes=evicted,
             unpinned=unpinned,
-            kv_bytes=self.kv_bytes(),
+            kv_bytes=self._kv_bytes(),
         )
 
     def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
@@ -227,19 +224,19 @@ class ScriptedBackend:
                 self._adapters.discard(source)
                 continue
             try:
-                self.load_adapter(source)
+                self._load_adapter(source)
             except AdapterRefused as error:
                 refused.append((source.key, str(error)))
         return tuple(refused)
 
-    def load_adapter(self, source: AdapterSource) -> None:
+    def _load_adapter(self, source: AdapterSource) -> None:
         """Raise AdapterRefused."""
         with named(source.name):
             read_config(Path(source.folder))
             check_unchanged(Path(source.folder), source.key)
         self._adapters.add(source.key)
 
-    def admit(self, sequence: EngineSequence) -> None:
+    def _admit(self, sequence: EngineSequence) -> None:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
@@ -256,9 +253,6 @@ class ScriptedBackend:
     def background(self, idle: bool) -> bool:
         return False
 
-    def keep(self, request_id: int, tokens: int) -> None:
-        self._keep(self._rows[request_id], tokens)
-
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
             self._prefixes.insert(
@@ -268,7 +262,7 @@ class ScriptedBackend:
                 session,
             )
 
-    def remove(self, request_id: int) -> None:
+    def _remove(self, request_id: int) -> None:
         self._keep(self._rows[request_id], self._rows[request_id].sequence.prefilled_tokens)
         self._forget(request_id)
 
@@ -277,7 +271,7 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
         if self._plan.step_seconds:
@@ -305,7 +299,7 @@ class ScriptedBackend:
             self._keep(row, len(row.sequence.tokens), row.sequence.submit.session)
             self._forget(row.sequence.request_id)
         if self._prefixes is not None:
-            self._prefixes.set_running_bytes(self.kv_bytes())
+            self._prefixes.set_running_bytes(self._kv_bytes())
         for at, row in enumerate(ended):
             take_holds(self._prefixes, row.sequence, len(row.sequence.tokens))
             retired[at] = msgspec.structs.replace(retired[at], hold_refusal=row.sequence.hold_refusal)
@@ -336,18 +330,12 @@ class ScriptedBackend:
     def _prefill(self, chunk: Chunk) -> PrefillOut:
         sequence = self._rows[chunk.request_id].sequence
         sequence.computed_tokens += min(chunk.tokens, sequence.chunkable_tokens)
-        return self._progress(sequence)
+        return sequence.progress()
 
     def _begin(self, sequence: EngineSequence) -> PrefillOut:
         """Compute the prompt's last token, with the rows that decode."""
         sequence.computed_tokens += 1
-        return self._progress(sequence)
-
-    @staticmethod
-    def _progress(sequence: EngineSequence) -> PrefillOut:
-        return PrefillOut(
-            sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
-        )
+        return sequence.progress()
 
     def _written(self, row: _Row, drafts: Sequence[int]) -> list[TokenOut]:
         """Return the row's next token, and those behind its drafts as far as these are its tokens."""
@@ -402,13 +390,13 @@ class ScriptedBackend:
             return Retired(sequence.request_id, "length")
         return None
 
-    def kv_bytes(self) -> int:
+    def _kv_bytes(self) -> int:
         rows = [row.sequence for row in self._rows.values()]
         return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
-    def held_bytes(self) -> int:
+    def _held_bytes(self) -> int:
         """Return bytes of rows and cached prefixes."""
-        return self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
+        return self._kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
 
     @property
     def device(self) -> Readings:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from scheduler.shared.adapter_files import salted
-from scheduler.shared.messages import Submit
+from scheduler.shared.messages import PrefillOut, Submit
 from scheduler.shared.token_ids import TokenIds, common_run
 
 
@@ -123,8 +123,17 @@ class EngineSequence(msgspec.Struct, eq=False, array_like=True):
     @property
     def until_pause(self) -> int:
         """Return the chunkable tokens up to the next checkpoint: no chunk goes beyond."""
-        done, end = self.computed_tokens, self.prompt_tokens - 1
-        return next((pause for pause in self.checkpoints if done < pause < end), end) - done
+        done, left = self.computed_tokens, self.chunkable_tokens
+        return min(left, next((pause - done for pause in self.checkpoints if done < pause), left))
+
+    @property
+    def begins_to_decode(self) -> bool:
+        """Return whether only its last prompt token is left: it joins the rows that decode."""
+        return self.prefilling and not self.chunkable_tokens
+
+    def progress(self) -> PrefillOut:
+        """Return how much of its prompt is computed, for the server."""
+        return PrefillOut(self.request_id, self.prefilled_tokens, self.prompt_tokens, self.cached_tokens)
 
     def requeue(self) -> None:
         """Requeue it after a preemption: its answer so far becomes part of what must be prefilled."""

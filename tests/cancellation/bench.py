@@ -55,23 +55,23 @@ class _Observed(FaultyBackend):
         super().__init__(plan, faults, sleep=lambda seconds: None)
         self._observer = observer
 
-    def admit(self, sequence: EngineSequence) -> None:
+    def _admit(self, sequence: EngineSequence) -> None:
         submit = sequence.submit
-        super().admit(sequence)
+        super()._admit(sequence)
         seen = self._observer
         seen.admitted.append(submit.request_id)
         seen.joined_at[submit.request_id] = seen.steps
         seen.rows.add(submit.request_id)
         seen.most_rows = max(seen.most_rows, len(seen.rows))
 
-    def remove(self, request_id: int) -> None:
-        super().remove(request_id)
+    def _remove(self, request_id: int) -> None:
+        super()._remove(request_id)
         self._left(request_id)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(plan)
+        result = super()._step(plan)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

@@ -10,7 +10,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=20)
 _SHARED_PREFIX = prompt_of(100, 1)
@@ -40,9 +40,8 @@ class _Engine:
                 break
             self.iterate()
         assert self.loop.idle
-        assert self.backend.kv_bytes() == 0
-        prefixes = self.backend.prefixes
-        assert prefixes is not None
+        assert kv_bytes(self.backend) == 0
+        prefixes = prefixes_of(self.backend)
         assert prefixes.statistics().leases == 0
         assert prefixes.pinned_bytes() == 0
         assert not prefixes.check_integrity()

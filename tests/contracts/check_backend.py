@@ -46,6 +46,13 @@ def _tokens(courses: Mapping[int, Course]) -> dict[int, list[int]]:
     return {request_id: course.tokens for request_id, course in courses.items()}
 
 
+def check_it_has_the_members_of_a_back_end(make: MakeBackend) -> None:
+    """And no other public ones: nothing changes a model's state beside `execute`."""
+    assert [name for name in dir(make()) if name[0] != "_"] == [
+        name for name in dir(Backend) if name[0] != "_"
+    ]
+
+
 def check_every_row_ends_by_itself_once(make: MakeBackend) -> None:
     """Rows of every prompt length get exactly one Retired, after exactly max_tokens tokens."""
     submits = [request(length, prompt_of(length, 1), 1 + length % 7) for length in range(1, MAX_ROWS + 1)]
@@ -435,6 +442,7 @@ def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
 
 
 CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
+    check_it_has_the_members_of_a_back_end,
     check_every_row_ends_by_itself_once,
     check_prefill_goes_in_chunks,
     check_decoding_goes_on_during_prefill,

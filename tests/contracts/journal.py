@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,7 @@ from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.prefill_batches import next_batch
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, Submit
@@ -82,6 +83,13 @@ def step_of(
 def kv_bytes(backend: Backend) -> int:
     """Return what its rows hold."""
     return backend.execute(StepPlan()).kv_bytes
+
+
+def prefixes_of(backend: Backend) -> PrefixCache[Any, Any]:
+    """Return the prefix cache that it has."""
+    assert backend.cache is not None
+    assert isinstance(backend.cache.prefixes, PrefixCache)
+    return backend.cache.prefixes
 
 
 class Rows:

@@ -15,6 +15,7 @@ from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine_bounds import lowered_share
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
+from tests.contracts.journal import prefixes_of
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.fakes.samples import sample
@@ -40,22 +41,21 @@ class ScarceMemory:
     def __call__(self, load: Load) -> Backend:
         backend = scripted(load)
         assert isinstance(backend, ScriptedBackend)
-        assert backend.prefixes is not None
-        self.budgets.append(backend.prefixes.budget_bytes)
+        self.budgets.append(prefixes_of(backend).budget_bytes)
         if self.failures:
             self.failures -= 1
             self._fail_at_its_step(backend)
         return backend
 
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
-        whole, steps = backend.step, iter(range(1, self.at_step))
+        whole, steps = backend._step, iter(range(1, self.at_step))
 
         def step(plan: StepPlan) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
             return whole(plan)
 
-        setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
+        setattr(backend, "_step", step)  # noqa: B010 (a fake's inside)
 
 
 @pytest.mark.parametrize("error", [MemoryError("std::bad_alloc"), RuntimeError(MALLOC)], ids=["c++", "mlx"])

@@ -98,12 +98,12 @@ class FaultyBackend(ScriptedBackend):
         if self._faults.refuse_token in sequence.tokens:
             raise RequestRefused("this prompt is refused on purpose")
 
-    def admit(self, sequence: EngineSequence) -> None:
+    def _admit(self, sequence: EngineSequence) -> None:
         if self._faults.die_token in sequence.tokens:
             self._die()
-        super().admit(sequence)
+        super()._admit(sequence)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         self._steps_begun += bool(self._rows)
         if self._steps_begun == self._faults.die_at_step > 0:
             self._die()
@@ -111,7 +111,7 @@ class FaultyBackend(ScriptedBackend):
             self._hang()
         if self._is_too_long(plan.chunks):
             self._time_out()
-        return super().step(plan)
+        return super()._step(plan)
 
     def _is_too_long(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)

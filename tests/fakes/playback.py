@@ -43,8 +43,8 @@ class PlaybackBackend(ScriptedBackend):
         super().check(sequence)
         self._asked[sequence.request_id] = msgspec.structs.replace(submit, prompt=sequence.tokens[:])
 
-    def admit(self, sequence: EngineSequence) -> None:
-        super().admit(sequence)
+    def _admit(self, sequence: EngineSequence) -> None:
+        super()._admit(sequence)
         submit = self._asked[sequence.request_id]
         prompt = ByteTokenizer().decode(submit.prompt.tolist())
         self._by_request[sequence.request_id] = self._choose(len(self.submits), prompt).encode()

@@ -6,7 +6,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -85,7 +85,7 @@ class MlxBackend:
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
         this model. `tier`: the disk tier, or what becomes it, for it may open later than the model loads."""
-        self.model = model = loaded.model
+        self._model = model = loaded.model
         self._description = description = loaded.description
         self._row_bytes = row_bytes = loaded.row_bytes
         self._memory_limit = loaded.memory_limit(load)
@@ -95,12 +95,11 @@ class MlxBackend:
         self._prefixes = None
         if batching.prefixes:
             self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
-        in_place = self._prefixes is not None and batching.in_place
+        cost = group_cost_tokens if self._prefixes is not None and batching.in_place else None
         self._layout = layout
-        self.group_cost_tokens = group_cost_tokens
-        self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
+        self._rows = CachedRows(layout, self._prefixes, cost)
         self._regrouping = False
-        self._disk: PrefixDisk | None = None
+        self._opened: PrefixDisk | None = None
         self._opening: Future[DiskTier | None] | None = None
         if isinstance(tier, DiskTier):
             self._open(tier)
@@ -126,7 +125,7 @@ class MlxBackend:
             self._memory_limit,
             device().traits,
             verified_tokens=_VERIFIED_LOGITS_BYTES // (4 * description.vocabulary) if verifies else 0,
-            in_place=self._rows.in_place,
+            group_cost_tokens=cost,
         )
 
     @property
@@ -141,14 +140,6 @@ class MlxBackend:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
         described: Ready = msgspec.structs.replace(self._description, weights_bytes=weights_bytes)
         return described
-
-    @property
-    def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
-        return self._prefixes
-
-    @property
-    def has_pending(self) -> bool:
-        return self._batch.has_pending
 
     def check(self, sequence: EngineSequence) -> None:
         """Raise RequestRefused for what could fail inside the batch, and for ids that would index outside an
@@ -173,22 +164,21 @@ class MlxBackend:
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
         check_rows(plan, self._batch.rows)
-        for request_id in plan.release:
-            self.remove(request_id)
+        self._remove(plan.release)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
         refused_adapters = self._change_adapters(plan)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
         for request_id in plan.forget:
-            self.forget(request_id)
+            self._forget(request_id)
         for request_id, reason in plan.end:
             self._batch.rows[request_id].sampling.over_limit = reason
         if plan.saving is not None:
-            self.save_memory(plan.saving)
-        for request_id in plan.preempt:
-            self.remove(request_id)
+            self._regrouping |= plan.saving and not self._rows.saving
+            self._rows.saving = plan.saving
+        self._remove(plan.preempt)
         for kept in plan.keep:
-            self.keep(kept.request_id, kept.tokens)
+            self._keep(self._batch.rows[kept.request_id], kept.tokens)
         refused = self._admitted(plan)
         evicted = 0
         if plan.evict is not None and self._prefixes is not None:
@@ -205,7 +195,7 @@ class MlxBackend:
             freed_bytes=freed,
             evicted_bytes=evicted,
             unpinned=unpinned,
-            slow=tuple(self.slow_rows().items()) if self._description.ranks > 1 else (),
+            slow=self._slow() if self._description.ranks > 1 else (),
             begun=self._batch.begun,
             has_pending=self._batch.has_pending,
             forced=self._forced() if plan.foresee else NO_DRAFTS,
@@ -213,10 +203,11 @@ class MlxBackend:
 
     def _computed(self, plan: StepPlan) -> StepResult:
         if plan.emit_pending:
-            return self.emit_pending()
+            tokens, retired = self._outcome(self._batch.emit_pending())
+            return StepResult(tokens, retired, kv_bytes=self._batch.nbytes)
         if not plan.computes or not self._batch.rows:
-            return StepResult(kv_bytes=self.kv_bytes())
-        return self.step(plan)
+            return StepResult(kv_bytes=self._batch.nbytes)
+        return self._step(plan)
 
     def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
         """Load and unload the plan's adapters. Return the keys of those that cannot be used, and why."""
@@ -238,18 +229,17 @@ class MlxBackend:
         """Add the plan's rows. Return those that are refused, and why."""
         refused: list[tuple[int, str]] = []
         for admit in plan.admit:
+            sequence = admit.sequence
             try:
-                self.admit(admit.sequence)
+                sampling = self._sampling(sequence)
             except RequestRefused as refusal:
-                self.forget(admit.sequence.request_id)
-                refused.append((admit.sequence.request_id, str(refusal)))
+                refused.append((sequence.request_id, str(refusal)))
+                continue
+            finally:
+                self._forget(sequence.request_id)
+            self._batch.add(self._rows.start(sequence, sampling, admit.in_place_tokens))
+            self._regrouping = True
         return tuple(refused)
-
-    def admit(self, sequence: EngineSequence) -> None:
-        sampling = self._sampling(sequence)
-        self.forget(sequence.request_id)
-        self._batch.add(self._rows.start(sequence, sampling))
-        self._regrouping = True
 
     def _sampling(self, sequence: EngineSequence) -> RowSampling:
         submit, vocabulary = sequence.submit, self._description.vocabulary
@@ -276,38 +266,36 @@ class MlxBackend:
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     @property
-    def disk(self) -> PrefixDisk | None:
+    def _disk(self) -> PrefixDisk | None:
         if self._opening is not None and self._opening.done():
             tier, self._opening = self._opening.result(), None
             self._open(tier)
-        return self._disk
+        return self._opened
 
     def _disk_statistics(self) -> DiskCounters | None:
-        return None if (disk := self.disk) is None else disk.statistics()
+        return None if (disk := self._disk) is None else disk.statistics()
 
     def _open(self, tier: DiskTier | None) -> None:
         if tier is not None and self._prefixes is not None:
-            self._disk = PrefixDisk(tier, self._prefixes, self._layout)
+            self._opened = PrefixDisk(tier, self._prefixes, self._layout)
 
     def preparing(self, sequence: EngineSequence) -> bool:
-        reading = (disk := self.disk) is not None and not sequence.unscored and disk.preparing(sequence)
+        reading = (disk := self._disk) is not None and not sequence.unscored and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
-    def forget(self, request_id: int) -> None:
+    def _forget(self, request_id: int) -> None:
         self._grammars.forget(request_id)
-        if (disk := self.disk) is not None:
+        if (disk := self._disk) is not None:
             disk.forget(request_id)
 
     def background(self, idle: bool) -> bool:
-        return (disk := self.disk) is not None and disk.advance(idle)
+        return (disk := self._disk) is not None and disk.advance(idle)
 
-    def keep(self, request_id: int, tokens: int) -> None:
-        self._keep(self._batch.rows[request_id], tokens)
-
-    def remove(self, request_id: int) -> None:
-        row = self._batch.rows[request_id]
-        self._keep(row)
-        self._drop(row)
+    def _remove(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            row = self._batch.rows[request_id]
+            self._keep(row)
+            self._drop(row)
 
     def _drop(self, row: Row) -> None:
         self._batch.drop(row)
@@ -323,14 +311,8 @@ class MlxBackend:
     def _put(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
         kept = row.sequence.tokens[:tokens]
         self._rows.keep(row, kept, layers, whole, session_end)
-        if whole and (disk := self.disk) is not None:
+        if whole and (disk := self._disk) is not None:
             disk.note(kept, row.sequence.submit.salt)
-
-    def save_memory(self, saving: bool) -> bool:
-        if saving and not self._rows.saving:
-            self._regrouping = True
-        self._rows.saving = saving and self._rows.in_place
-        return self._rows.saving
 
     def _regroup(self) -> None:
         """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
@@ -339,14 +321,14 @@ class MlxBackend:
         rows = list(self._batch.rows.values())
         self._batch.rebase(self._rows.regroup(rows))
 
-    def slow_rows(self) -> dict[int, str]:
+    def _slow(self) -> tuple[tuple[int, str], ...]:
         """Return the rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
         constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
-        return {
-            number: one.too_slow
+        return tuple(
+            (number, one.too_slow)
             for number, one in constraints.items()
             if one is not None and one.too_slow is not None and one.failure is None
-        }
+        )
 
     def _forced(self) -> DraftTokens:
         """Return what rows' grammars force next, where it is two tokens or more."""
@@ -357,18 +339,14 @@ class MlxBackend:
             and len(forced := one.forced_from(row.sequence.generated_tokens)) > 1
         }
 
-    def emit_pending(self) -> StepResult:
-        tokens, retired = self._outcome(self._batch.emit_pending())
-        return StepResult(tokens, retired, kv_bytes=self.kv_bytes())
-
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         if self._regrouping:
             self._regroup()
         sizes = self._sizes(plan.chunks)
         prompt_logprobs: tuple[PromptLogprobsOut, ...] = ()
         started = time.perf_counter()
         if sizes:
-            with slices(self.model, plan.predicted_seconds, device().traits.evaluation_seconds):
+            with slices(self._model, plan.predicted_seconds, device().traits.evaluation_seconds):
                 prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._read(row) for row in sizes]
@@ -381,10 +359,10 @@ class MlxBackend:
         sampled = self._batch.decode(overlap, {draft.request_id: draft.tokens for draft in plan.drafts})
         model_seconds = prefill_seconds + time.perf_counter() - started
         # Those that ended with their first token have left the batch: nothing is done for them but this.
-        prefills += [_progress(row.sequence) for row in starting]
+        prefills += [row.sequence.progress() for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
-        held_bytes = self.kv_bytes()  # Once a step: it is a sum over all layers.
+        held_bytes = self._batch.nbytes  # Once a step: it is a sum over all layers.
         self._rows.set_running_bytes(held_bytes)
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(
@@ -428,7 +406,7 @@ class MlxBackend:
                 self._rows.release(one.row)
                 ended.append(one)
         if ended:
-            self._rows.set_running_bytes(self.kv_bytes())
+            self._rows.set_running_bytes(self._batch.nbytes)
         return tokens, [*self._retired(ended), *self._fail_rows()]
 
     def _retired(self, ended: Sequence[Sampled]) -> Iterator[Retired]:
@@ -455,27 +433,17 @@ class MlxBackend:
         and at a checkpoint, what is computed goes to the prefix cache: the row can then decode with its
         prompt in place, where it pads no other row."""
         sequence = row.sequence
-        done = sequence.prefilled_tokens
-        whole = done == sequence.prompt_tokens - 1
-        if whole or (self._needs_state and done in sequence.checkpoints):
+        whole = sequence.begins_to_decode
+        if whole or (self._needs_state and sequence.computed_tokens in sequence.checkpoints):
             self._keep(row, session_end=whole)
         if whole:  # Holds on less than the whole prompt need not wait for the answer.
             self._rows.hold(row)
         self._regrouping |= whole
-        return _progress(sequence)
-
-    def kv_bytes(self) -> int:
-        return self._batch.nbytes
+        return sequence.progress()
 
     @property
     def device(self) -> Readings:
         return device()
-
-
-def _progress(sequence: EngineSequence) -> PrefillOut:
-    return PrefillOut(
-        sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
-    )
 
 
 def _prefix_cache(

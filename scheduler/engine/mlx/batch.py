@@ -3,7 +3,7 @@
 
 Upstream keeps: the two batches (prompts in prefill, rows that decode), the place of each row in them, and how
 rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of their
-caches. Its lists of samplers hold our `Row`s, so that upstream keeps them in order. We decide which tokens a
+caches. A row's uid there is our `Row`, so that upstream keeps them in order. We decide which tokens a
 step computes (by the plan; upstream decodes first, then prefills with chunks of one size), how tokens are
 chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary and calls one sampler
 per row), and how a row ends. `tests/scheduler/engine/mlx/upstream/test_upstream.py` tests what we rely on.
@@ -43,7 +43,7 @@ from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
+from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, order_ring, prompts_of
 from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
@@ -71,7 +71,7 @@ class Sampled:
 class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no types
     """Rows whose prefill has begun."""
 
-    samplers: list[Row]
+    uids: list[Row]
     prompt_cache: list[Any]
     adapters: Adapters
     passed_steps: int = 0
@@ -79,7 +79,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
 
     @property
     def rows(self) -> list[Row]:
-        return self.samplers
+        return self.uids
 
     def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
         """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. It
@@ -135,7 +135,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     """Rows for which each step computes a token. `has_pending`: the model call behind the tokens that were
     returned last is built, or already computed; rows join only when none is."""
 
-    samplers: list[Row]
+    uids: list[Row]
     prompt_cache: list[Any]
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
@@ -149,9 +149,29 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _builds_ahead: bool = True
     """Whether the last model call was built without waiting for the device."""
 
+    @classmethod
+    def of(cls, prompts: PromptProcessingBatch) -> DecodeBatch:
+        """Return rows with only their last prompt token left."""
+        last_tokens = mx.array([row.last_prompt_token for row in prompts.uids], dtype=mx.uint32)
+        kept = (prompts.logits_processors, prompts.stop_sequences, prompts.max_tokens)
+        return cls(
+            prompts.model,
+            prompts.uids,
+            last_tokens,
+            prompts.prompt_cache,
+            prompts.tokens,
+            prompts.samplers,
+            None,
+            *kept,
+        )
+
+    def _step(self) -> None:
+        """Upstream's constructor makes a model call here. We make it when the plan says so."""
+        self._next_logprobs = [None] * len(self.rows)
+
     @property
     def rows(self) -> list[Row]:
-        return self.samplers
+        return self.uids
 
     def step(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row. Return these tokens; with overlap after the next model call is
@@ -345,12 +365,6 @@ def _make_room(layers: Sequence[Any], tokens: int) -> None:
             layer.make_room(tokens)
 
 
-def _decoding(prompts: PromptProcessingBatch) -> GenerationBatch:
-    """Return rows with only their last prompt token left."""
-    rows: list[Row] = prompts.samplers
-    return as_generation(prompts, [row.last_prompt_token for row in rows])
-
-
 def _in_place(keep: Sequence[int]) -> list[int]:
     """Return the same rows in the order that moves the fewest."""
     stay = {row for row in keep if row < len(keep)}
@@ -422,7 +436,7 @@ class Batch(OpenGenerator):
     def _left(self, row: Row) -> None:
         """Note that a row is in the batch no longer: nothing can address its caches from now on."""
         del self.rows[row.sequence.request_id]
-        row.uid = -1
+        row.joined = False
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return a view of the row's caches, a layer each. Hold it no longer than until the next step."""
@@ -461,14 +475,12 @@ class Batch(OpenGenerator):
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
-        whole = [
-            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
-        ]
+        whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
         if new := [row for row in whole if not row.joined]:
-            self._generation_batch.extend(_decoding(self._join(new)))
+            self._generation_batch.extend(DecodeBatch.of(self._join(new)))
         for batch in self._prefills:
             if ready := [at for at, row in enumerate(batch.rows) if row in whole]:
-                self._generation_batch.extend(_decoding(batch.split(ready)))
+                self._generation_batch.extend(DecodeBatch.of(batch.split(ready)))
         self._forget_empty()
         return whole
 
@@ -500,12 +512,10 @@ class Batch(OpenGenerator):
         return emitted
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:
-        """Insert rows into BatchGenerator."""
-        starts = [row.start_layers(self._layout) for row in rows]
-        uids, batch = self.inserted([row.last_prompt_token for row in rows], starts, rows)
-        for row, uid in zip(rows, uids, strict=True):
-            row.uid = uid
-        return batch
+        """Return rows with their caches, as a batch that ours may be extended by."""
+        for row in rows:
+            row.joined = True
+        return prompts_of(self.model, rows, [row.start_layers(self._layout) for row in rows])
 
     def rebase(self, leases: RowLeases) -> None:
         """Make rows attend in place to the first pieces of their leases."""

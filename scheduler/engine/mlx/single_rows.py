@@ -64,7 +64,7 @@ class SingleRows:
         del self.rows[row.sequence.request_id]
         self._decoding.pop(row, None)
         del self._layers[row]
-        row.uid = -1
+        row.joined = False
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return no views: nothing is kept of these rows."""
@@ -75,7 +75,7 @@ class SingleRows:
         that rows request."""
         scored: list[PromptLogprobsOut] = []
         for row, count in tokens.items():
-            row.uid, layers = row.sequence.request_id, self._layers[row]
+            row.joined, layers = True, self._layers[row]
             with self._adapters.over([row.adapter]):
                 logits = self._model(mx.array([row.prompt_chunk(count)]), cache=layers)
             chunk = PromptChunk.of(row.sequence, count, logits[0])
@@ -87,11 +87,9 @@ class SingleRows:
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
-        whole = [
-            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
-        ]
+        whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
         for row in whole:
-            row.uid = row.sequence.request_id
+            row.joined = True
             self._decoding[row] = RowsSampler((row.sampling,))
         return whole
 

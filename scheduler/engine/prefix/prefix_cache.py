@@ -81,8 +81,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return max(0, self.budget_bytes - self._running_bytes)
 
     def match_length(self, tokens: Tokens, salt: str) -> int:
-        """Return how many tokens `match_and_lease` would find. Changes and counts nothing: for planning."""
+        """Return how many tokens `match_and_lease` would find. Changes and counts nothing."""
         return self._find(tokens, salt).length
+
+    def match_ends(self, tokens: Tokens, salt: str) -> Sequence[int]:
+        """Return where the segments end that `match_and_lease` would find, for planning; the last end is the
+        match's."""
+        found = self._find(tokens, salt)
+        return [min(node.end, found.length) for node in found.path]
 
     def match_and_lease(
         self, tokens: Tokens, salt: str, system_tokens: int = 0, session: str | None = None

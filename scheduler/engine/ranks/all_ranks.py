@@ -77,8 +77,6 @@ class AllRanks:
         """This rank's states by number, until all others have sent theirs."""
         self._missing: dict[int, int] = {}
         self._comparisons = 0
-        self.agreed: RankState | None = None
-        """The last state that all ranks had, or None before the first comparison."""
 
     @property
     def facts(self) -> BackendFacts:
@@ -110,19 +108,21 @@ class AllRanks:
         return self._own.preparing(sequence)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        self.check_states()
+        self._check_states()
         check_rows(plan, self._rows)
         refused = refused_adapters(
             plan, f"an engine of {self._ranks} ranks has none: their layers are not sharded"
         )
         if plan.computes:
             self._steps += 1
-            compare = self._steps % self._compared_steps == 0
+            if self._steps % self._compared_steps == 0:
+                self._comparisons += 1
+                plan = with_changes(plan, compare=self._comparisons)
             # Each rank measures other times: which rows they end is decided here, between two steps. Some may
             # leave with this very plan.
             staying = self._rows.difference(plan.release, plan.preempt)
             slow = tuple(end for end in self._slow if end[0] in staying)
-            plan = with_changes(plan, end=(*plan.end, *slow), compare=self._next_number() if compare else 0)
+            plan = with_changes(plan, end=(*plan.end, *slow))
             self._slow = ()
         plan = with_changes(plan, waits={}, adapters=())
         self._prepared.difference_update(plan.forget)
@@ -163,15 +163,7 @@ class AllRanks:
             self._missing[plan.compare] = self._ranks - 1
         return result
 
-    def _next_number(self) -> int:
-        self._comparisons += 1
-        return self._comparisons
-
-    def compare(self) -> None:
-        """Ask the others for their states, for `check_states`."""
-        self._execute(StepPlan(compare=self._next_number()))
-
-    def check_states(self) -> None:
+    def _check_states(self) -> None:
         """Raise RanksDisagree if a state that has arrived is not this rank's. Each plan calls it."""
         for rank, state in self._followers.states():
             own = self._expected[state.number]
@@ -179,7 +171,6 @@ class AllRanks:
                 raise RanksDisagree(f"rank {rank} has computed {state}, rank 0 {own}")
             self._missing[state.number] -= 1
             if not self._missing[state.number]:
-                self.agreed = own
                 del self._missing[state.number], self._expected[state.number]
 
     def background(self, idle: bool) -> bool:

@@ -29,7 +29,7 @@ from scheduler.shared.messages import (
     ToEngine,
     TurnEnded,
 )
-from tests.contracts.journal import alone, request
+from tests.contracts.journal import alone, kv_bytes, prefixes_of, request
 from tests.examples import examples
 from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
 
@@ -67,13 +67,13 @@ class _Watched(FaultyBackend):
     def preparing(self, sequence: EngineSequence) -> bool:
         return sequence.request_id in self.prepares
 
-    def admit(self, sequence: EngineSequence) -> None:
+    def _admit(self, sequence: EngineSequence) -> None:
         self.admitted.append(sequence.request_id)
-        super().admit(sequence)
+        super()._admit(sequence)
         self.rows.add(sequence.request_id)
 
-    def remove(self, request_id: int) -> None:
-        super().remove(request_id)
+    def _remove(self, request_id: int) -> None:
+        super()._remove(request_id)
         self.rows.remove(request_id)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -91,9 +91,9 @@ class _Watched(FaultyBackend):
             )
         return super().execute(plan)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         self._stepped = set(self.rows)
-        result = super().step(plan)
+        result = super()._step(plan)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 
@@ -183,7 +183,7 @@ class _Run:
         assert counters.running == len(self.backend.rows)
         assert counters.running + counters.waiting == len(self.open)
         own_tokens = counters.row_tokens - counters.shared_row_tokens
-        assert counters.kv_bytes == self.backend.kv_bytes() == KV_BYTES_PER_TOKEN * own_tokens
+        assert counters.kv_bytes == kv_bytes(self.backend) == KV_BYTES_PER_TOKEN * own_tokens
         assert counters.memory.active == self.backend.device.memory().active
 
     def finish(self) -> None:
@@ -193,7 +193,7 @@ class _Run:
             self.iterate([])
         assert not self.open
         assert not self.backend.rows
-        assert self.backend.kv_bytes() == 0
+        assert kv_bytes(self.backend) == 0
 
 
 def _submit(request_id: int, kind: Kind, prompt_tokens: int, max_tokens: int) -> Submit:
@@ -398,8 +398,7 @@ def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:
     ignored. It has no answer."""
     ended: list[tuple[str, str, str]] = []
     backend = ScriptedBackend(ScriptedPlan(), kv_cache_bytes=1 << 20)
-    assert backend.prefixes is not None
-    backend.prefixes.ended = lambda *told: ended.append(told)  # type: ignore[method-assign]
+    prefixes_of(backend).ended = lambda *told: ended.append(told)  # type: ignore[method-assign]
     for one in (backend, ScriptedBackend(ScriptedPlan())):
         loop = EngineLoop(one, max_slots=2, pace=PrefillPace(64))
         assert loop.iterate([TurnEnded("mine", "", "agent", "read")]) == []

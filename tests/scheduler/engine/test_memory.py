@@ -20,11 +20,12 @@ from scheduler.engine.memory import (
 )
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
+from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes, Window
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of
 
@@ -68,8 +69,7 @@ class _Farm:
 
     @property
     def held_bytes(self) -> int:
-        assert self.backend.prefixes is not None
-        return self.backend.kv_bytes() + self.backend.prefixes.nbytes
+        return kv_bytes(self.backend) + prefixes_of(self.backend).nbytes
 
     @property
     def can_preempt(self) -> bool:
@@ -126,8 +126,7 @@ def test_everybody_finishes_within_the_bytes(
         assert farm.ends[submit.request_id].reason == "length"
         assert farm.tokens[submit.request_id] == alone(oracle, submit)
     assert farm.preemptions <= MOST_PREEMPTIONS * len(submits)
-    assert farm.backend.prefixes is not None
-    assert not farm.backend.prefixes.check_integrity()
+    assert not prefixes_of(farm.backend).check_integrity()
 
 
 def test_what_will_be_pinned_is_counted_before_it_is() -> None:
@@ -201,7 +200,8 @@ def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
 
 
 def _fits(memory: Memory, sequence: EngineSequence, known: int, running: list[EngineSequence]) -> bool:
-    return memory.coming_bytes(sequence, known, running) <= memory.room_bytes(running)
+    in_place = hit_in_place([known], [sequence.shared_with(row) for row in running], [0] * len(running), 0)
+    return memory.coming_bytes(sequence, in_place, running) <= memory.room_bytes(running)
 
 
 def test_a_hit_is_charged_for_what_it_computes() -> None:

@@ -61,7 +61,7 @@ def state_of(
         begun,
         free,
         restorable,
-        cached_tokens,
+        lambda row: (tokens,) if (tokens := cached_tokens(row)) else (),
         memory,
         pace or PrefillPace(2048),
         limits or PrefillLimits(8, 2048),

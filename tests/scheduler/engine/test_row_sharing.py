@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS, RowPath, bounded_cost, runs_in_place
+from scheduler.engine.row_sharing import GROUP_COST_TOKENS, RowPath, bounded_cost, hit_in_place, runs_in_place
 from tests.examples import examples
 
 _SHARED_PREFIX = (1, 1000)
@@ -71,6 +73,30 @@ def test_what_all_begin_with_does_not_hide_a_long_row_s_rest() -> None:
     paths = {0: RowPath([(1, 3), (2, 5997)], 6001)}
     paths |= {row: RowPath([(1, 3)], 100) for row in range(1, 9)}
     assert runs_in_place(paths) == {0: 2} | dict.fromkeys(range(1, 9), 0)
+
+
+@settings(derandomize=True, deadline=None, max_examples=examples(200))
+@given(
+    shared=st.lists(st.integers(0, 3000), max_size=8),
+    cuts=st.lists(st.integers(1, 3000), min_size=1, max_size=5),
+    cost=st.sampled_from([0, 64, 512, 1 << 20]),
+)
+def test_a_hit_is_charged_for_what_its_row_will_do(shared: list[int], cuts: list[int], cost: int) -> None:
+    """Counted by what rows have in common, before the row is there: as when their paths are known, or less,
+    as another row may leave more in place then."""
+    known = max(cuts)
+    ends = sorted({*cuts, *(min(tokens, known) for tokens in shared)} - {0})
+    runs = [(end, end - start) for start, end in pairwise((0, *ends))]
+    paths = {
+        number: RowPath([run for run in runs if run[0] <= one], one) for number, one in enumerate(shared)
+    }
+    depth = runs_in_place(paths | {-1: RowPath(runs, known)}, cost)[-1]
+    charged = hit_in_place(sorted(cuts), shared, shared, cost)
+    assert charged <= (ends[depth - 1] if depth else 0)
+    assert hit_in_place(sorted(cuts), [], [], cost) == 0
+    assert hit_in_place(sorted(cuts), shared, shared, cost, saving=True) == known
+    if cost == 0:
+        assert charged >= min(known, max(shared, default=0))
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(200))

@@ -14,7 +14,7 @@ from scheduler.shared.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.check_vectors import VECTOR_CHECKS
-from tests.contracts.journal import Journal, alone, answers, request
+from tests.contracts.journal import Journal, alone, answers, kv_bytes, prefixes_of, request
 from tests.fakes.faulty_backend import EngineDeath, EngineHang, Faults, FaultyBackend
 
 
@@ -80,7 +80,7 @@ def test_it_dies_of_a_request() -> None:
     backend = _faulty(die_token=66)
     assert alone(backend, request(1, [65], 2))
     with pytest.raises(EngineDeath):
-        backend.admit(EngineSequence.of(request(2, [65, 66])))
+        alone(backend, request(2, [65, 66]))
 
 
 def test_it_refuses_a_request_alone() -> None:
@@ -123,7 +123,7 @@ def test_kv_bytes_are_the_tokens_held() -> None:
     held = []
     for _ in range(3):
         journal.step()
-        held.append(backend.kv_bytes())
+        held.append(kv_bytes(backend))
     assert held == [KV_BYTES_PER_TOKEN * tokens for tokens in (2 + 2, 5, 0)]
     assert backend.describe().kv_bytes_per_token == KV_BYTES_PER_TOKEN
 
@@ -132,8 +132,7 @@ def test_a_hold_is_kept_when_its_answer_ends() -> None:
     """For the tokens that it names, not for what comes after them."""
     backend = ScriptedBackend(ScriptedPlan(), kv_cache_bytes=1 << 20)
     answers(backend, [msgspec.structs.replace(request(1, list(range(10)), 3), holds=((6, 60.0),))])
-    assert backend.prefixes is not None
-    assert backend.prefixes.statistics().held_bytes == 6 * (KV_BYTES_PER_TOKEN + 4)
+    assert prefixes_of(backend).statistics().held_bytes == 6 * (KV_BYTES_PER_TOKEN + 4)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def state_of(waiting: list[EngineSequence], running: list[EngineSequence], **fie
         "begun": (),
         "free_slots": 4,
         "restorable": "anywhere",
-        "cached_tokens": lambda sequence: 0,
+        "hit_ends": lambda sequence: (),
         "memory": None,
         "pace": PrefillPace(2048),
         "limits": PrefillLimits(8, 2048),

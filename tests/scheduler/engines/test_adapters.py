@@ -43,14 +43,14 @@ class Machine:
         self.loads.append(load)
         backend = scripted(load)
         assert isinstance(backend, ScriptedBackend)
-        ordinary: Callable[[AdapterSource], None] = backend.load_adapter
+        ordinary: Callable[[AdapterSource], None] = backend._load_adapter
 
         def load_adapter(source: AdapterSource) -> None:
             if source.key in self.broken:
                 raise AdapterRefused(f"the adapter {source.name!r} cannot be used: it is broken on purpose")
             ordinary(source)
 
-        backend.load_adapter = load_adapter  # type: ignore[method-assign]
+        backend._load_adapter = load_adapter  # type: ignore[method-assign]
         self.backends.append(backend)
         return backend
 
@@ -136,7 +136,7 @@ async def test_all_engines_load_it_or_none(tmp_path: Path, autojump_clock: trio.
         key = fingerprint(folder)
         machine.broken.add(key)
         first = machine.backends[0]
-        first.load_adapter = lambda source: first._adapters.add(source.key)  # type: ignore[method-assign]
+        first._load_adapter = lambda source: first._adapters.add(source.key)  # type: ignore[method-assign]
         with pytest.raises(AdapterUnusable, match="'red' cannot be used: it is broken on purpose"):
             await scheduler.load_adapter("red", folder)
         await trio.sleep(1)

@@ -38,17 +38,13 @@ class Row:
     matched: Node[KvSegment, RowState] | None = None
     """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
     compared again. It is not leased, so it may be removed."""
-    uid: int = -1
-    """BatchGenerator's id of the row from its join until it leaves, and -1 before and afterwards."""
+    joined: bool = False
+    """Whether it is in a batch: from its first chunk until it leaves."""
 
     def start_layers(self, layout: CacheLayout) -> list[Any]:
         """Return its caches as it joins a batch."""
         coming = self.sequence.prompt_tokens - self.sequence.cached_tokens
         return layout.start(self.lease, self.runs, coming)
-
-    @property
-    def joined(self) -> bool:
-        return self.uid >= 0
 
     @property
     def adapter(self) -> str:
@@ -86,34 +82,32 @@ RowLeases: TypeAlias = Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
 
 
 class CachedRows:
-    """The rows' use of a prefix cache. `prefixes` is None without one; rows then begin empty. `in_place`: the
-    check at load found that rows of this model may share runs in place."""
+    """The rows' use of a prefix cache. `prefixes` is None without one; rows then begin empty.
+    `group_cost_tokens`: as in `BackendFacts`."""
 
     def __init__(
         self,
         layout: CacheLayout,
         prefixes: PrefixCache[KvSegment, RowState] | None,
-        in_place: bool,
-        group_cost_tokens: int,
+        group_cost_tokens: int | None,
     ) -> None:
         self._layout = layout
         self._prefixes = prefixes
-        self.in_place = in_place and prefixes is not None
         self._group_cost_tokens = group_cost_tokens
         self._cleared_at_bytes = 0
         self.saving = False
         """Whether rows attend in place to all that is cached of them."""
 
-    def start(self, sequence: EngineSequence, sampling: RowSampling) -> Row:
+    def start(self, sequence: EngineSequence, sampling: RowSampling, in_place_tokens: int) -> Row:
         """Return a row with the longest prefix that can be restored, or with none if log-probabilities of its
-        prompt are still to be computed."""
+        prompt are still to be computed. It attends to the first `in_place_tokens` of it in place."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(
                 sequence.tokens, submit.salt, submit.system_tokens, submit.session
             )
         sequence.computed_tokens = sequence.cached_tokens = 0 if lease is None else lease.length
-        sequence.in_place_tokens = 0
+        sequence.in_place_tokens = min(in_place_tokens, sequence.cached_tokens)
         return Row(sequence, sampling, lease)
 
     def regroup(self, rows: Sequence[Row]) -> RowLeases:
@@ -122,7 +116,7 @@ class CachedRows:
 
         They have copies of what they do not attend to in place: they do not lease that, so it may be evicted.
         """
-        if self._prefixes is None or not self.in_place:
+        if self._prefixes is None or self._group_cost_tokens is None:
             return {}
         matches = [self._match(self._prefixes, row) for row in rows]
         paths = {

@@ -38,7 +38,7 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Load, PrefillOut, Ready, Retired
+from scheduler.shared.messages import Load, Ready, Retired
 from scheduler.shared.pooling import Pooler
 from scheduler.shared.token_ids import largest
 
@@ -127,7 +127,7 @@ class PoolingBackend:
             result,
             refused_adapters=refused_adapters(plan, _NO_ADAPTERS),
             begun=self._begun(),
-            kv_bytes=self.kv_bytes(),
+            kv_bytes=sum(cache_bytes(row.layers) for row in self._rows.values()),
         )
 
     def _begun(self) -> Begun:
@@ -157,7 +157,7 @@ class PoolingBackend:
             self._token_seconds = seconds / computed
         return StepResult(
             retired=retired,
-            prefills=[_progress(row.sequence) for row in (*going, *ending)],
+            prefills=[row.sequence.progress() for row in (*going, *ending)],
             computed_prefill_tokens=computed,
             prefill_seconds=seconds,
             model_seconds=seconds,
@@ -221,9 +221,6 @@ class PoolingBackend:
     def background(self, idle: bool) -> bool:
         return False
 
-    def kv_bytes(self) -> int:
-        return sum(cache_bytes(row.layers) for row in self._rows.values())
-
     @property
     def device(self) -> Device:
         return device()
@@ -233,7 +230,3 @@ def _ends(row: PooledRow, tokens: int) -> bool:
     """Return whether the row is read to its end by a chunk of `tokens`: the last token, which elsewhere is
     computed with the rows that decode, goes with the chunk before it."""
     return row.sequence.chunkable_tokens <= tokens
-
-
-def _progress(sequence: EngineSequence) -> PrefillOut:
-    return PrefillOut(sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens)

@@ -43,13 +43,13 @@ class _Metered(ScriptedBackend):
     most_bytes = 0
     """The most that was held at the peak of any step."""
 
-    def step(self, plan: StepPlan) -> StepResult:
-        before = self.held_bytes()
-        result = super().step(plan)
+    def _step(self, plan: StepPlan) -> StepResult:
+        before = self._held_bytes()
+        result = super()._step(plan)
         transient = _ACTIVATION_BYTES * result.computed_prefill_tokens
         self.fake.chunk_bytes = transient
         self.fake.pool_bytes = max(self.fake.pool_bytes, transient)
-        held = _WEIGHTS_BYTES + max(before, self.held_bytes())
+        held = _WEIGHTS_BYTES + max(before, self._held_bytes())
         self.most_bytes = max(self.most_bytes, held + transient)
         return result
 
@@ -68,7 +68,7 @@ class _Farm:
             memory_limit_bytes=limit_bytes,
         )
         self.backend.fake = self.device
-        self.device.held_bytes = self.backend.held_bytes
+        self.device.held_bytes = self.backend._held_bytes
         self.loop = EngineLoop(self.backend, slots, PrefillPace(_CHUNK_TOKENS), clock=lambda: self.now)
         self.tokens: dict[int, list[int]] = {}
         self.retired: dict[int, Retired] = {}

@@ -26,7 +26,7 @@ from tests.contracts.check_memory_limit import (
     MakeLimited,
     limit_of,
 )
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import alone, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
 
@@ -43,7 +43,7 @@ def _limited(limit: MemoryLimit, kv_bytes: int = _MACHINE_BYTES) -> ScriptedBack
         memory_limit_bytes=limit.limit_bytes,
         memory_most_bytes=limit.most_bytes,
     )
-    device.held_bytes = backend.held_bytes
+    device.held_bytes = backend._held_bytes
     return backend
 
 
@@ -105,14 +105,13 @@ def test_a_changed_budget_costs_no_drafts() -> None:
         memory_limit_bytes=limit.limit_bytes,
         memory_most_bytes=limit.most_bytes,
     )
-    device.held_bytes = backend.held_bytes
+    device.held_bytes = backend._held_bytes
     loop = EngineLoop(backend, 4, PrefillPace(CHUNK), speculation=Noting())
-    assert backend.prefixes is not None
     loop.iterate([request(1, [1], 50)])
     loop.iterate([])
-    before = backend.prefixes.budget_bytes
+    before = prefixes_of(backend).budget_bytes
     loop.iterate([SetMemoryLimit(limit.limit_bytes // 2, 2, limit.most_bytes)])
-    assert backend.prefixes.budget_bytes < before
+    assert prefixes_of(backend).budget_bytes < before
     assert known == [{}, {1: (1, 2, 3)}, {1: (1, 2, 3)}]
 
 
@@ -158,8 +157,7 @@ def test_an_operator_s_kv_budget_stays_within_a_part() -> None:
     kv_bytes = 3000 * KV_BYTES_PER_TOKEN
     backend = _limited(limit_of(KV_BYTES_PER_TOKEN, 1000), kv_bytes)
     engine = Engine(backend)
-    prefixes = backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(backend)
     engine.iterate(engine.limit(1000))
     assert prefixes.budget_bytes < 1100 * (KV_BYTES_PER_TOKEN + 4)
     engine.iterate(engine.limit(6000))

@@ -45,7 +45,7 @@ def _plan(
 ) -> StepPlan:
     memory = Memory(_PLENTY, _HELD, 0, lambda: 0)
     state = state_of(waiting or [], running, 8, cached_tokens=lambda row: known, memory=memory, begun=begun)
-    return plan(replace(state, allowance=Allowance(room=room)), now=0.0)
+    return plan(replace(state, allowance=Allowance(room=room), group_cost_tokens=1 << 20), now=0.0)
 
 
 def _ids(todo: StepPlan) -> set[int]:

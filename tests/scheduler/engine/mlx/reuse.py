@@ -23,6 +23,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.pace import PrefillPace
@@ -37,7 +38,7 @@ from scheduler.shared.messages import (
     Submit,
     ToEngine,
 )
-from tests.contracts.journal import prompt_of, request
+from tests.contracts.journal import prefixes_of, prompt_of, request
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 
@@ -59,6 +60,12 @@ class Heard:
     prompt_logprobs: list[LogprobsOut] = field(default_factory=list)
 
 
+def disk_of(backend: MlxBackend) -> PrefixDisk:
+    """Return what it has of its disk tier, which is open."""
+    assert backend._disk is not None
+    return backend._disk
+
+
 class ReuseEngine:
     """A loop over one family's model, and the tokens that each prompt has by itself."""
 
@@ -69,8 +76,10 @@ class ReuseEngine:
         budget_bytes: int = _PLENTY,
         tier: DiskTier | None = None,
         kv_cache_dtype: KvCacheDtype = "auto",
+        group_cost_tokens: int = 0,
         **changes: Any,
     ) -> None:
+        """By default, whatever two rows share they share in place, however little it is."""
         self.model = model
         used = make_prompt_cache(model)
         model(mx.array([[0]]), cache=used)
@@ -79,12 +88,11 @@ class ReuseEngine:
         ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
-        # Whatever two rows share, they share in place, however little it is.
         self.backend = MlxBackend(
             LoadedModel(model, ready, held),
             load,
             tier=tier,
-            group_cost_tokens=0,
+            group_cost_tokens=group_cost_tokens,
             batching=batching_of(model, family),
         )
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
@@ -131,7 +139,7 @@ class ReuseEngine:
     def finish(self) -> None:
         for _ in range(3000):
             if self.loop.idle:
-                assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
+                assert self.backend.cache is None or not prefixes_of(self.backend).check_integrity()
                 return
             self.iterate()
             if self.loop.pausing:

@@ -88,7 +88,7 @@ def test_every_step_gives_a_token_and_no_model_call_is_for_nothing(
     drafts; and none is computed behind the last tokens of answers whose length is known."""
     with forced(traits):
         backend = tiny.backend()
-        calls = count_calls(monkeypatch, backend.model)
+        calls = count_calls(monkeypatch, backend._model)
         answers = {1: 6, 2: 6}
         rows = Rows(backend)
         for number, tokens in answers.items():

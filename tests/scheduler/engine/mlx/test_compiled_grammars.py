@@ -11,6 +11,7 @@ from llguidance.numpy import fill_next_token_bitmask
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.sequence import EngineSequence
 from scheduler.structure import OneOf
+from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
 
 
@@ -65,7 +66,7 @@ def test_where_the_library_fails_one_request_fails(
     assert broken.tokens == healthy[1][: len(broken.tokens)]
     assert len(broken.tokens) == 3
     assert [answers[row].tokens for row in (0, 2, 3)] == [healthy[row] for row in (0, 2, 3)]
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0
 
 
 def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -> None:

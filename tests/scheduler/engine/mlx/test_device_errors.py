@@ -23,7 +23,7 @@ from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
-from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, disk_of, engine_of, words
 
 _SOON = 20.0
 _RUNS = 500
@@ -78,13 +78,11 @@ def _served(tried: _Try, folder: Path) -> DeviceFault:
         for submit, tokens in zip(submits, expected, strict=True):
             heard = engine.heard[submit.request_id].tokens
             assert heard == tokens[: len(heard)]
-        disk = engine.backend.disk
-        assert disk is not None
+        disk = disk_of(engine.backend)
         assert disk.tier.close(_SOON)
         second = _serving(folder)
         second.ask(*[second.submit(prompt) for prompt in prompts])
-        assert second.backend.disk is not None
-        second.backend.disk.tier.close(_SOON)
+        disk_of(second.backend).tier.close(_SOON)
     return fault
 
 
@@ -100,8 +98,7 @@ def test_no_block_is_of_an_evaluation_that_failed_last(
     fault = DeviceFault(1 << 30, TEXTS[0])
     with forced(METAL):
         engine = _serving(tmp_path)
-        disk = engine.backend.disk
-        assert disk is not None
+        disk = disk_of(engine.backend)
         write = disk._write_next
 
         def late(path: Any) -> bool:
@@ -132,8 +129,7 @@ def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pyt
     engine, prompt = _serving(tmp_path), words(290, 3)
     engine.ask(engine.submit(prompt))
     _at_rest(engine)
-    assert engine.backend.disk is not None
-    assert engine.backend.disk.tier.close(_SOON)
+    assert disk_of(engine.backend).tier.close(_SOON)
 
     def failed(*_: object) -> None:
         raise RuntimeError(TEXTS[0])
@@ -142,8 +138,7 @@ def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(prefix_disk, "layers_of", failed)
     with pytest.raises(RuntimeError, match="Insufficient"):
         second.ask(second.submit(prompt))
-    assert second.backend.disk is not None
-    second.backend.disk.tier.close(_SOON)
+    disk_of(second.backend).tier.close(_SOON)
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import SetMemoryLimit, Submit, Wired
-from tests.contracts.journal import GREEDY, request
+from tests.contracts.journal import GREEDY, prefixes_of, request
 from tests.examples import sampled
 from tests.repo.tree import ROOT, modules
 from tests.scheduler.engine.mlx.loads import load_of
@@ -188,8 +188,7 @@ def test_cached_prefixes_stay_below_half_of_the_device_s_buffers() -> None:
     answered, and what is evicted is computed again."""
     with forced(replace(METAL, most_buffers=64)):
         engine = engine_of("qwen3")
-        prefixes = engine.backend.prefixes
-        assert prefixes is not None
+        prefixes = prefixes_of(engine.backend)
         for at in range(4):
             engine.ask(engine.submit(words(20, at), max_tokens=3), engine.submit(words(30, at), max_tokens=3))
             assert prefixes.statistics().nodes <= 4

@@ -19,7 +19,7 @@ from scheduler.engine.mlx.batch import PrefillBatch
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Cancel, PromptLogprobsOut, Sampling, StepOutput, Submit, ToEngine
-from tests.contracts.journal import GREEDY, prompt_of, request
+from tests.contracts.journal import GREEDY, kv_bytes, prompt_of, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler
@@ -67,7 +67,7 @@ def _together(
                 tokens[token.request_id].append(token.token)
             assert all(retired.reason in ("length", "cancelled") for retired in output.retired)
         turn += 1
-    assert backend.kv_bytes() == 0
+    assert kv_bytes(backend) == 0
     return tokens, most
 
 

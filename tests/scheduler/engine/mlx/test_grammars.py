@@ -15,6 +15,7 @@ from scheduler.engine import memory
 from scheduler.request import Sampling
 from scheduler.shared.messages import Cancel
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
+from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked, stopped
 from tests.scheduler.engine.mlx.random_schemas import random_schema
 
@@ -28,7 +29,7 @@ def test_json_validates_for_random_schemas(model: GrammarModel, count: int) -> N
     for schema, answer in zip(schemas, answers, strict=True):
         assert stopped(answer), (schema, answer.retired, engine.text(answer))
         jsonschema.validate(json.loads(engine.text(answer)), schema)
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0
 
 
 SHAPES: list[tuple[Structure, Callable[[str], Any]]] = [
@@ -175,4 +176,4 @@ def test_a_constrained_row_is_cancelled_as_any_other(model: GrammarModel) -> Non
     reasons = [engine.answers[number].retired for number in (first, third)]
     assert [retired and retired.reason for retired in reasons] == ["cancelled", "cancelled"]
     assert engine.answers[second].tokens == model.engine().run(asked(PERSON, 2, 400))[0].tokens
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0

@@ -113,7 +113,7 @@ def test_it_is_measured_once_and_decides_what_is_shared(
     folder = str(tmp_path)
     for _ in range(2):
         backend = loading.load(load_of(tiny.folder, cache_folder=folder), lambda stage: None)
-        assert backend.group_cost_tokens == 777
+        assert backend._rows._group_cost_tokens == 777
     assert asked == [1]
     off = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)
-    assert off.group_cost_tokens == GROUP_COST_TOKENS
+    assert off._rows._group_cost_tokens == GROUP_COST_TOKENS

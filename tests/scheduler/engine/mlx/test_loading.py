@@ -34,11 +34,12 @@ from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.shared.model_fingerprint import fingerprint
 from tests.contracts.check_backend import CHUNK
-from tests.contracts.journal import Rows, alone, prompt_of, request
+from tests.contracts.journal import Rows, alone, kv_bytes, prompt_of, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
+from tests.scheduler.engine.mlx.reuse import disk_of
 from tests.scheduler.engine.mlx.zoo.census import SMALL, write
 
 _QUANTISABLE = Shape(
@@ -186,7 +187,7 @@ def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
     rows.admit(request(1, prompt_of(300, 63), 9))
     rows.step()
     per_token = tiny.ready.kv_bytes_per_token
-    assert 299 * per_token <= backend.kv_bytes() <= 512 * per_token
+    assert 299 * per_token <= kv_bytes(backend) <= 512 * per_token
     rows.remove(1)
 
 
@@ -295,7 +296,7 @@ def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
     ]
     arrivals = [(generator.choice([0, 0, generator.randrange(12)]), submit) for submit in submits]
     tokens = _run(EngineLoop(backend, 8, PrefillPace(512)), arrivals, cancels={9: 1})
-    assert backend.kv_bytes() == 0
+    assert kv_bytes(backend) == 0
     for submit in submits:
         steps = generate_step(
             mx.array(submit.prompt.tolist()), model, max_tokens=submit.max_tokens, prefill_step_size=CHUNK
@@ -359,10 +360,10 @@ def test_a_load_waits_for_no_digest_of_weights(
     monkeypatch.setattr(model_loading, "_DIGEST_SECONDS", 0.01)
     command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
     backend = model_loading.load(command, lambda stage: None)
-    assert not backend.disk
+    assert not backend._disk
     tokens = alone(backend, request(1, prompt_of(20, 61), 5))
     late.set()
-    while (disk := backend.disk) is None:
+    while (disk := backend._disk) is None:
         time.sleep(0.001)
     assert alone(backend, request(2, prompt_of(20, 61), 5)) == tokens
     assert disk.tier.close(20)
@@ -373,11 +374,10 @@ def test_a_tier_of_weights_that_were_read_before_is_there_at_once(
 ) -> None:
     command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
     first = model_loading.load(command, lambda stage: None)
-    assert first.disk is not None
     second = model_loading.load(command, lambda stage: None)
-    assert second.disk is None, "the folder is locked"
+    assert second._disk is None, "the folder is locked"
     assert "the disk tier is not available" in capsys.readouterr().err
-    assert first.disk.tier.close(20)
+    assert disk_of(first).tier.close(20)
 
 
 def test_states_of_other_positions_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,6 @@ def test_what_another_macos_computed_is_not_trusted(
     for release in ("", "26.1", "26.2", "26.2"):
         monkeypatch.setattr("platform.mac_ver", lambda release=release: (release, ("", "", ""), "arm64"))
         backend = model_loading.load(load_of(stored["float32"], **disk), lambda stage: None)
-        assert backend.disk is not None
-        assert backend.disk.tier.close(20)
+        assert disk_of(backend).tier.close(20)
     assert len(list((tmp_path / "load-checks").iterdir())) == 3
     assert len(set(states)) == 3

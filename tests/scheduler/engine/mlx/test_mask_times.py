@@ -18,6 +18,7 @@ from scheduler.engine.sequence import EngineSequence
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.shared import grammar_limits
 from scheduler.structure import Pattern, Rules
+from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, SHAPE, GrammarModel, asked
 
 _LETTERS = Pattern("[a-z]{200}", "x")
@@ -177,7 +178,7 @@ def test_in_the_engine_the_neighbours_go_on(
     retired = answers[1].retired
     assert retired is not None
     assert (retired.reason, "too slow" in retired.detail) == ("grammar", True)
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0
 
 
 def test_an_ambiguous_grammar_ends_itself(model: GrammarModel) -> None:

@@ -17,6 +17,7 @@ from tests.contracts.check_memory_limit import (
     MakeLimited,
     limit_of,
 )
+from tests.contracts.journal import kv_bytes, prefixes_of
 from tests.fakes.fake_device import FakeDevice
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.loads import load_of
@@ -36,9 +37,8 @@ def _backend(tiny: Tiny, kv_tokens: int) -> _Metered:
     load = load_of(tiny.folder, max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK)
     limit = limit_of(tiny.row_bytes.token_bytes, kv_tokens)
     backend = _Metered(LoadedModel(tiny.model, tiny.ready, tiny.row_bytes, limit), load)
-    prefixes = backend.prefixes
-    assert prefixes is not None
-    held = lambda: backend.kv_bytes() + prefixes.nbytes  # noqa: E731
+    prefixes = prefixes_of(backend)
+    held = lambda: kv_bytes(backend) + prefixes.nbytes  # noqa: E731
     backend.fake = FakeDevice(MACHINE_TOKENS * tiny.row_bytes.token_bytes, held_bytes=held)
     return backend
 

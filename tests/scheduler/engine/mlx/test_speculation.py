@@ -38,7 +38,7 @@ from scheduler.shared.messages import (
     ToEngine,
 )
 from scheduler.shared.token_ids import compact
-from tests.contracts.journal import GREEDY, SEEDED, prompt_of, request
+from tests.contracts.journal import GREEDY, SEEDED, prefixes_of, prompt_of, request
 from tests.examples import examples, sampled
 from tests.scheduler.engine.guesses import Guesses, eager, spoilt
 from tests.scheduler.engine.mlx.adapters.test_schedules import engine_of as adapted_engine
@@ -292,8 +292,7 @@ def test_the_second_turn_finds_accepted_tokens_only() -> None:
     heard = engine.ask(*predicted(seconds, {one.request_id: engine.alone(one) for one in seconds}))
     # The last token of an answer is never computed.
     assert [one.cached for one in heard] == [39] * 3
-    assert engine.backend.prefixes is not None
-    assert not engine.backend.prefixes.check_integrity()
+    assert not prefixes_of(engine.backend).check_integrity()
 
 
 def test_rows_with_adapters(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
-from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
 from scheduler.engine.scripted_answers import digest, scripted_token
@@ -40,7 +39,7 @@ from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import compact
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
-from tests.contracts.journal import Journal, prompt_of, request
+from tests.contracts.journal import Journal, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.fakes.memory_followers import Ranks
 from tests.scheduler.engine.guesses import eager, spoilt
@@ -63,8 +62,8 @@ def test_contract(check: Callable[[MakeBackend], None]) -> None:
 
     check(make)
     for ranks in made:
-        ranks.together.compare()
-        ranks.together.check_states()
+        ranks.together.execute(StepPlan(compare=-1))
+        ranks.together.execute(StepPlan())
 
 
 def test_it_says_how_many_ranks_there_are() -> None:
@@ -76,9 +75,9 @@ def test_a_plan_is_sent_before_it_is_carried_out() -> None:
     order: list[str] = []
 
     class Noted(ScriptedBackend):
-        def step(self, plan: StepPlan) -> StepResult:
+        def _step(self, plan: StepPlan) -> StepResult:
             order.append("rank 0" if self is ranks.own else "rank 1")
-            return super().step(plan)
+            return super()._step(plan)
 
     ranks = Ranks(lambda clock: Noted(_PLAN, clock=clock))
     journal = Journal(ranks.together)
@@ -119,10 +118,10 @@ def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
     """The other ranks refuse it as well, and the next plan says that rank 0 did: nothing is left of it."""
 
     class Choosy(ScriptedBackend):
-        def admit(self, sequence: EngineSequence) -> None:
+        def _admit(self, sequence: EngineSequence) -> None:
             if sequence.tokens[0] == 7:
                 raise RequestRefused("not this one")
-            super().admit(sequence)
+            super()._admit(sequence)
 
     ranks = Ranks(lambda clock: Choosy(_PLAN, clock=clock), compared_steps=1)
     refused, taken = (EngineSequence.of(request(number, [token], 2)) for number, token in ((1, 7), (2, 8)))
@@ -141,8 +140,8 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
     """A rank that did something else computes nonsense: the engine must not go on."""
 
     class Other(ScriptedBackend):
-        def step(self, plan: StepPlan) -> StepResult:
-            result = super().step(plan)
+        def _step(self, plan: StepPlan) -> StepResult:
+            result = super()._step(plan)
             if self is ranks.own:
                 return result
             tokens = [msgspec.structs.replace(out, token=out.token ^ 1) for out in result.tokens]
@@ -160,10 +159,10 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
 
 def test_a_refusal_of_one_rank_only_is_a_fault() -> None:
     class Moody(ScriptedBackend):
-        def admit(self, sequence: EngineSequence) -> None:
+        def _admit(self, sequence: EngineSequence) -> None:
             if (self is ranks.own) == (sequence.request_id == 1):
                 raise RequestRefused("not this one")
-            super().admit(sequence)
+            super()._admit(sequence)
 
     for number, who in ((1, "by rank 0 only"), (2, "here only: not this one")):
         ranks = Ranks(lambda clock: Moody(_PLAN, clock=clock))
@@ -226,7 +225,7 @@ def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
         ((2, "too slow"),)
     ]
     ranks.together.execute(StepPlan(decode=(1,)))
-    ranks.together.check_states()
+    ranks.together.execute(StepPlan())
 
 
 @pytest.mark.parametrize("admits", [False, True])
@@ -241,7 +240,7 @@ def test_a_slow_row_that_leaves_in_that_turn_needs_no_end(leaves: StepPlan, admi
     plan = with_changes(leaves, admit=joins, decode=(1, 3) if admits else (1,))
     result = ranks.together.execute(plan)
     assert (result.retired, [out.request_id for out in result.tokens]) == ([], [*plan.decode])
-    ranks.together.check_states()
+    ranks.together.execute(StepPlan())
 
 
 def test_the_time_of_both_parts_of_a_plan_is_counted() -> None:
@@ -285,11 +284,6 @@ def _used(budget_tokens: int = 400) -> tuple[Ranks, Journal]:
     return ranks, journal
 
 
-def _prefixes(backend: Backend) -> Prefixes:
-    assert backend.cache is not None
-    return backend.cache.prefixes
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -305,10 +299,10 @@ def _prefixes(backend: Backend) -> Prefixes:
 def test_what_changes_rank_0s_prefixes_changes_all(change: StepPlan) -> None:
     """Each of them changes them here, so that a field that is not sent shows."""
     ranks, _ = _used()
-    before = _prefixes(ranks.own).statistics()
+    before = prefixes_of(ranks.own).statistics()
     ranks.together.execute(change)
-    assert _prefixes(ranks.own).statistics() != before
-    assert _prefixes(ranks.followers.backends[0]).statistics() == _prefixes(ranks.own).statistics()
+    assert prefixes_of(ranks.own).statistics() != before
+    assert prefixes_of(ranks.followers.backends[0]).statistics() == prefixes_of(ranks.own).statistics()
 
 
 def test_prefixes_age_by_rank_0s_clock() -> None:
@@ -326,7 +320,7 @@ def test_prefixes_age_by_rank_0s_clock() -> None:
         journal.finish()
     ranks.together.execute(StepPlan(evict=Evict(120 * KV_BYTES_PER_TOKEN)))
     for backend in ranks.all:
-        lengths = [_prefixes(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
+        lengths = [prefixes_of(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
         assert lengths == [0, 50]
 
 
@@ -347,7 +341,7 @@ def test_sessions_wait_on_every_rank() -> None:
 
     def kept(backend: Backend) -> set[str]:
         found = {
-            name: _prefixes(backend).match_length(prompt_of(120, seed), "") for name, seed in seeds.items()
+            name: prefixes_of(backend).match_length(prompt_of(120, seed), "") for name, seed in seeds.items()
         }
         return {name for name, length in found.items() if length >= lengths[name]}
 
@@ -361,11 +355,11 @@ def test_pins_begin_and_end_on_every_rank() -> None:
     asked = request(20, prompt_of(50, 7), 1)
     journal.admit(msgspec.structs.replace(asked, holds=((50, math.inf),)))
     journal.finish()
-    pins = [[pin.cached_tokens for pin in _prefixes(one).statistics().pins] for one in ranks.all]
+    pins = [[pin.cached_tokens for pin in prefixes_of(one).statistics().pins] for one in ranks.all]
     assert pins == [[50]] * len(ranks.all)
     name = pin_name(prompt_of(50, 7), "")
     assert ranks.together.execute(StepPlan(unpin=(name, "another"))).unpinned == (name,)
-    assert [_prefixes(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
+    assert [prefixes_of(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
 
 
 _PROMPTS = st.integers(0, 5).map(lambda seed: prompt_of(60, seed % 2)[: 20 + 8 * seed])
@@ -427,7 +421,7 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
     if any(len(answer) > 50 for answer in answers) and not any(event[0] == "cancel" for event in events):
         assert speculation.counters.steps > 0
     for backend in ranks.followers.backends:
-        assert _prefixes(backend).statistics() == _prefixes(ranks.own).statistics()
-        assert not _prefixes(backend).check_integrity()
-    ranks.together.compare()
-    ranks.together.check_states()
+        assert prefixes_of(backend).statistics() == prefixes_of(ranks.own).statistics()
+        assert not prefixes_of(backend).check_integrity()
+    ranks.together.execute(StepPlan(compare=-1))
+    ranks.together.execute(StepPlan())

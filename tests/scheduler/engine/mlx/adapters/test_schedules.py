@@ -19,7 +19,7 @@ from tests.contracts.journal import GREEDY
 from tests.examples import examples, sampled
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
-from tests.scheduler.engine.mlx.reuse import words
+from tests.scheduler.engine.mlx.reuse import disk_of, words
 
 SEEDED = msgspec.structs.replace(GREEDY, temperature=0.8, seed=5)
 STEM = words(26, 900)
@@ -199,8 +199,7 @@ def test_prefixes_on_disk_are_those_of_one_adapter(tmp_path: Path) -> None:
     first.ask(first.submit(prompt, adapter=red))
     while not first.loop.resting:
         first.iterate()
-    assert first.backend.disk is not None
-    assert first.backend.disk.tier.close(20.0)
+    assert disk_of(first.backend).tier.close(20.0)
     second = engine()
     heard = {
         key: second.ask(second.submit([*prompt, 7], adapter=key, max_tokens=2))[0].cached

@@ -17,9 +17,11 @@ import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from scheduler.engine.mlx.packed import unpacked
+from scheduler.engine.plan import Keep, StepPlan
 from scheduler.shared.messages import Cancel, Submit
 from scheduler.shared.pins import pin_name
 from scheduler.shared.reports import PinReport
+from tests.contracts.journal import prefixes_of
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
@@ -59,8 +61,7 @@ def _run_staggered(engine: ReuseEngine, submits: list[Submit], seed: int) -> set
 def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.array, mx.array]]]]:
     """Yield for each edge the tokens from the root to its end, where it starts, and keys and values of
     its layers."""
-    prefixes = engine.backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(engine.backend)
     for node in prefixes._tree.walk():
         yield (
             list(prefixes._tree.head(node, node.end)),
@@ -72,14 +73,13 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
 def test_what_cannot_be_cut_is_kept_only_right_behind_its_tokens() -> None:
     """The state is that of all that the row has computed: kept for fewer, another row would go on wrongly."""
     engine = engine_of("qwen3_next")
-    prefixes = engine.backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(engine.backend)
     submit = engine.submit(words(20, 1), max_tokens=8)
     engine.iterate([submit])
     while not engine.heard[submit.request_id].tokens:
         engine.iterate()
     before = prefixes.statistics()
-    engine.backend.keep(submit.request_id, 9)
+    engine.backend.execute(StepPlan(keep=(Keep(submit.request_id, 9),)))
     assert prefixes.statistics() == before
     engine.finish()
     engine.ask(engine.submit(words(20, 1)[:9] + words(9, 2)))
@@ -141,8 +141,7 @@ def test_a_pinned_prompt_is_pinned_once_and_whole(family: str) -> None:
     engine = engine_of(family)
     prompt = words(50, 3)
     engine.ask(engine.submit(prompt, holds=((50, inf), (40, 60.0)), boundaries=(40,)))
-    prefixes = engine.backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(engine.backend)
     name = pin_name(array("I", prompt), "")
     assert prefixes.statistics().pins == [PinReport(name, 50, 50)]
     held = prefixes.statistics().held_bytes
@@ -161,5 +160,5 @@ def test_a_pin_that_has_no_room_is_refused_with_the_answer(family: str) -> None:
         assert heard.retired is not None
         assert said in heard.retired.hold_refusal
         assert bool(said) == bool(heard.retired.hold_refusal)
-        pins = () if (prefixes := engine.backend.prefixes) is None else prefixes.statistics().pins
+        pins = prefixes_of(engine.backend).statistics().pins if budget_tokens else ()
         assert len(pins) == (not said)

@@ -13,10 +13,10 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.engine.mlx.packed import arrays_of
 from scheduler.shared.messages import Cancel, Inspect, KvCacheDtype
-from tests.contracts.journal import prompt_of
+from tests.contracts.journal import prefixes_of, prompt_of
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
-from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, disk_of, engine_of, model_of, words
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(530, 5)]
 _ALL = sampled(sorted(FAMILIES), ONE_OF_EACH_KIND)
@@ -31,8 +31,7 @@ def _engine(family: str, folder: Path, budget_bytes: int = 1 << 30) -> ReuseEngi
 
 def _written(engine: ReuseEngine) -> None:
     """Until all that was noted is on disk."""
-    disk = engine.backend.disk
-    assert disk is not None
+    disk = disk_of(engine.backend)
     while not engine.loop.resting:
         engine.iterate()
     assert disk.tier.flush(SOON)
@@ -40,8 +39,7 @@ def _written(engine: ReuseEngine) -> None:
 
 def _stopped(engine: ReuseEngine) -> None:
     _written(engine)
-    assert engine.backend.disk is not None
-    assert engine.backend.disk.tier.close(SOON)
+    assert disk_of(engine.backend).tier.close(SOON)
 
 
 @pytest.mark.parametrize("family", _ALL)
@@ -64,8 +62,7 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
     assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
     assert branch.cached >= (530 if state else 512)
     assert other.cached == 0
-    assert second.backend.disk is not None
-    assert second.backend.disk.statistics().hit_tokens >= 512
+    assert disk_of(second.backend).statistics().hit_tokens >= 512
     _stopped(second)
 
 
@@ -90,15 +87,13 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
     second = _engine(family, tmp_path)
     (again,) = second.ask(second.submit(prompt, boundaries=(530, 548)))
     assert again.cached == 0
-    assert second.backend.disk is not None
-    assert sum(second.backend.disk.tier.statistics().errors.values()) >= 1
+    assert sum(disk_of(second.backend).tier.statistics().errors.values()) >= 1
     _stopped(second)
 
 
 def _segments(engine: ReuseEngine, tokens: int) -> list[mx.array]:
     """The arrays of what is cached of the shared prefix, each of all its tokens."""
-    prefixes = engine.backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(engine.backend)
     lease = prefixes.pin(prefixes.match(_SHARED_PREFIX[:tokens], ""))
     pieces = [
         [array for layer in segment.span(0, taken) for array in arrays_of(layer)]
@@ -186,8 +181,7 @@ def test_a_path_that_the_disk_has_no_room_for_is_offered_once(family: str, tmp_p
     """Each piece of it at most, however fast the writer drops it; the paths behind it are written."""
     engine = _engine(family, tmp_path, budget_bytes=1 << 19)
     engine.ask(engine.submit([token % 300 for token in prompt_of(2000, 3)], boundaries=(1990,)))
-    disk = engine.backend.disk
-    assert disk is not None
+    disk = disk_of(engine.backend)
     steps = 0
     disk.note(array("I", [token % 300 for token in prompt_of(2000, 3)]), "")
     while disk.advance(idle=False):

@@ -17,7 +17,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Cancel, Inspect, ToEngine
-from tests.contracts.journal import prompt_of, request
+from tests.contracts.journal import prefixes_of, prompt_of, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
@@ -88,8 +88,7 @@ def test_after_eviction_it_is_cold_and_right(family: str) -> None:
     engine = engine_of(family)
     prompts = [[*_SHARED_PREFIX, *words(12, 40 + n)] for n in range(3)]
     engine.ask(*(engine.submit(prompt, boundaries=(37,)) for prompt in prompts))
-    prefixes = engine.backend.prefixes
-    assert prefixes is not None
+    prefixes = prefixes_of(engine.backend)
     prefixes.budget_bytes = prefixes.nbytes // 2
     for prompt in prompts:
         engine.ask(engine.submit(prompt, boundaries=(37,)))
@@ -151,7 +150,7 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
     engine = engine_of(family, budget_bytes=0)
     heard = engine.ask(*(engine.submit([*_SHARED_PREFIX, n], boundaries=(37,)) for n in range(3)))
     assert [one.cached for one in heard] == [0, 0, 0]
-    assert engine.backend.prefixes is None
+    assert engine.backend.cache is None
     engine.iterate([Inspect(7)])
     assert (engine.inspections[0].query, engine.inspections[0].cache) == (7, None)
 
@@ -166,8 +165,7 @@ def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
     for budget_tokens in (60, 90, 600):
         budget_bytes = row_bytes.held(budget_tokens) + 4 * budget_tokens
         engine = engine_of(family, budget_bytes=budget_bytes)
-        prefixes = engine.backend.prefixes
-        assert prefixes is not None
+        prefixes = prefixes_of(engine.backend)
         for n in range(3):
             engine.ask(
                 *(engine.submit([*_SHARED_PREFIX, *words(9, 70 + n + m)], boundaries=(37,)) for m in range(2))
@@ -196,13 +194,12 @@ def test_conversations_on_one_prefix_hold_one_prefix(tiny: Tiny) -> None:
         while commands or not loop.idle:
             loop.iterate(commands)
             commands = []
-    assert backend.prefixes is not None
-    held = backend.prefixes.statistics()
+    held = prefixes_of(backend).statistics()
     assert held.tokens <= 2048 + count * (64 + 2)
     assert held.segment_bytes == held.tokens * per_token
     gc.collect()
     before = mx.get_active_memory()
-    backend.prefixes.clear()
+    prefixes_of(backend).clear()
     gc.collect()
     # MLX rounds small buffers up.
     assert before - mx.get_active_memory() == pytest.approx(held.segment_bytes, rel=0.1)
@@ -221,15 +218,14 @@ def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
 
 def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
     """Keys and values of the first layer, over all pieces of the path."""
-    assert backend.prefixes is not None
-    lease = backend.prefixes.match_and_lease([*shared_prefix, 1], "")
+    lease = prefixes_of(backend).match_and_lease([*shared_prefix, 1], "")
     halves = [
         mx.concatenate(
             [unpacked(piece.layers[0][half])[..., :taken, :] for piece, taken in lease.pieces], axis=2
         )
         for half in (0, 1)
     ]
-    backend.prefixes.release(lease)
+    prefixes_of(backend).release(lease)
     return [half.tolist() for half in halves]
 
 

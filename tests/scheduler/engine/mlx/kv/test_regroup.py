@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from scheduler.engine.backend import StepResult
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.plan import Admit, StepPlan, with_changes
 from scheduler.engine.prefix import radix_tree
 from scheduler.shared.messages import Cancel
 from scheduler.shared.token_ids import common_run
-from tests.examples import sampled
+from tests.contracts.journal import kv_bytes, prefixes_of
+from tests.examples import examples, sampled
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 PROMPT_TOKENS = 24
@@ -72,6 +78,12 @@ def test_a_join_costs_the_tree_the_same_however_many_run(
     assert costs[0] == costs[1]
 
 
+def _save(monkeypatch: pytest.MonkeyPatch, engine: ReuseEngine, saving: Callable[[], bool]) -> None:
+    """Let each plan say whether memory is saved."""
+    whole = engine.backend.execute
+    monkeypatch.setattr(engine.backend, "execute", lambda plan: whole(with_changes(plan, saving=saving())))
+
+
 def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a prompt that shares its prefix with nobody, which would otherwise have a copy of it."""
     own_bytes = []
@@ -79,13 +91,11 @@ def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.Monk
         engine = engine_of("qwen3")
         engine.iterate([engine.submit(words(200, 1), max_tokens=4)])
         engine.finish()
-        save = engine.backend.save_memory
-        with monkeypatch.context() as patched:
-            patched.setattr(engine.backend, "save_memory", lambda short, now=saving, save=save: save(now))
-            again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
-            engine.iterate([again])
-            own_bytes.append(engine.backend.kv_bytes())
-            engine.finish()
+        _save(monkeypatch, engine, saving.__bool__)
+        again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
+        engine.iterate([again])
+        own_bytes.append(kv_bytes(engine.backend))
+        engine.finish()
         engine.check(again)
     copied, saved = own_bytes
     assert saved <= copied / 3
@@ -107,6 +117,49 @@ def _check_in_place(engine: ReuseEngine) -> None:
                 assert tuple((run.segment, run.tokens) for run in path) == leased
 
 
+@settings(derandomize=True, deadline=None, max_examples=examples(6))
+@given(
+    family=st.sampled_from(["qwen3", "qwen3_next", "deepseek_v3"]),
+    group_cost_tokens=st.sampled_from([0, 20]),
+    arrivals=st.lists(
+        st.tuples(st.sampled_from([0, 1, 8]), st.sampled_from([0, 30, 42, 90]), st.integers(1, 60)),
+        min_size=8,
+        max_size=12,
+    ),
+)
+def test_no_row_copies_what_its_admission_did_not_charge(
+    family: str, group_cost_tokens: int, arrivals: list[tuple[int, int, int]]
+) -> None:
+    """Requests come at any time, behind any prefix: from its admission on, each attends in place to at least
+    as much of its hit as was counted. More may be in place: prompts end, and rows come."""
+    engine = engine_of(family, group_cost_tokens=group_cost_tokens)
+    whole, admitted = engine.backend.execute, dict[int, Admit]()
+
+    def execute(plan: StepPlan) -> StepResult:
+        admitted.update((admit.sequence.request_id, admit) for admit in plan.admit)
+        result = whole(plan)
+        for request_id, row in engine.batch.rows.items():
+            charged = admitted[request_id]
+            assert row.sequence.cached_tokens == charged.cached_tokens
+            assert row.sequence.in_place_tokens >= charged.in_place_tokens
+        _check_in_place(engine)
+        return result
+
+    engine.backend.execute = execute  # type: ignore[method-assign]
+    common = words(90, 1)
+    engine.ask(engine.submit(common, boundaries=(30, 42)))
+    submits = []
+    for number, (wait, shared, own) in enumerate(arrivals):
+        for _ in range(wait):
+            engine.iterate()
+        prompt = [*common[:shared], number, *words(own, number)]
+        submits.append(engine.submit(prompt, boundaries=(30, 42), max_tokens=20))
+        engine.iterate(submits[-1:])
+    engine.finish()
+    for submit in submits:
+        engine.check(submit)
+
+
 @pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss"], ["gpt_oss"]))
 @pytest.mark.parametrize("saving", [False, True])
 def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: str, saving: bool) -> None:
@@ -114,10 +167,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
     of them: each has its own tokens. Also where memory is saved now and then."""
     generator = random.Random(5)
     engine = engine_of(family, budget_bytes=1 << 17)
-    save = engine.backend.save_memory
-    monkeypatch.setattr(
-        engine.backend, "save_memory", lambda short: save(saving and generator.random() < 0.5)
-    )
+    _save(monkeypatch, engine, lambda: saving and generator.random() < 0.5)
     common = words(30, 1)
     branches = [common + words(12, seed) for seed in (2, 3)]
     submits: list[Any] = []
@@ -139,8 +189,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
         most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
     engine.finish()
     assert most_in_place >= len(common)
-    assert engine.backend.prefixes is not None
-    cache = engine.backend.prefixes.statistics()
+    cache = prefixes_of(engine.backend).statistics()
     assert cache.hit_tokens > 0
     assert cache.evicted_tokens["budget"] > 0
     for submit in submits:

@@ -17,9 +17,9 @@ from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Cancel, StepOutput, Submit
 from scheduler.shared.pooling import PooledTokens, Pooler
-from tests.contracts.check_backend import CHUNK, MakeBackend
+from tests.contracts.check_backend import CHUNK, MakeBackend, check_it_has_the_members_of_a_back_end
 from tests.contracts.check_vectors import VECTOR_CHECKS
-from tests.contracts.journal import prompt_of, request
+from tests.contracts.journal import kv_bytes, prompt_of, request
 from tests.fakes.embedder_folder import write_embedder
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_embedder(tmp_path_factory.mktemp("models") / "embedder")
 
 
-@pytest.mark.parametrize("check", VECTOR_CHECKS)
+@pytest.mark.parametrize("check", [check_it_has_the_members_of_a_back_end, *VECTOR_CHECKS])
 @pytest.mark.parametrize("tokens", ["last", "mean"])
 def test_contract(check: Callable[[MakeBackend], None], tokens: PooledTokens, folder: Path) -> None:
     """Whatever the contract of back ends says of vectors."""
@@ -52,7 +52,7 @@ def test_short_texts_pass_long_ones_which_go_on(folder: Path) -> None:
     afterwards."""
     engine = EmbeddingEngine(folder, prefill_chunk_tokens=64)
     frames = outputs(engine.loop.iterate([submit(1, 1000)]))
-    held = engine.backend.kv_bytes()
+    held = kv_bytes(engine.backend)
     assert held > 0
     frames += outputs(engine.loop.iterate([submit(2, 5)]))
     assert [end.request_id for frame in frames for end in frame.retired] == [2]
@@ -62,7 +62,7 @@ def test_short_texts_pass_long_ones_which_go_on(folder: Path) -> None:
     assert done == sorted(done)
     assert (len(done) > 10, done[-1]) == (True, 1000)
     assert frames[-1].counters.prefilled_tokens == 1005
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -75,7 +75,7 @@ def test_a_cancelled_text_is_gone_at_once(steps: int, folder: Path) -> None:
         engine.loop.iterate(())
     frames = outputs(engine.loop.iterate([Cancel(11), Cancel(12)]))
     assert {end.reason for frame in frames for end in frame.retired} == {"cancelled"}
-    assert engine.backend.kv_bytes() == 0
+    assert kv_bytes(engine.backend) == 0
     asked = submit(13, 1, prompt=request(13, prompt_of(90, 2)).prompt)
     frames = outputs(engine.loop.iterate([asked]))
     while not engine.loop.idle:

@@ -153,10 +153,11 @@ class _Run:
 
 def _compare(ranks: AllRanks) -> None:
     """Wait for the others' states: raises where one is another."""
-    ranks.compare()
-    before, deadline = ranks.agreed, time.monotonic() + _SECONDS
-    while ranks.agreed is before:
-        ranks.check_states()
+    ranks._comparisons += 1
+    ranks.execute(StepPlan(compare=ranks._comparisons))
+    deadline = time.monotonic() + _SECONDS
+    while ranks._missing:
+        ranks.execute(StepPlan())
         assert time.monotonic() < deadline, "a rank does not answer"
         time.sleep(0.001)
 
@@ -185,8 +186,7 @@ def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int)
     if not isinstance(backend, AllRanks):
         return played.seen(0)
     _compare(backend)
-    assert backend.agreed is not None
-    return played.seen(backend.agreed.number)
+    return played.seen(backend._comparisons)
 
 
 def _moved(submit: Submit, by: int) -> Submit:

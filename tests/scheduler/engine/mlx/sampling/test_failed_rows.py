@@ -23,7 +23,6 @@ from mlx_lm.generate import StopSequences
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
 from scheduler.engine.mlx.sampling.row_sampling import LEAST_FACTOR
-from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.request import Sampling as AskedSampling
 from scheduler.shared.messages import Sampling, Submit
@@ -163,7 +162,7 @@ def test_a_penalty_that_is_nothing_in_float32_is_refused(tiny: Tiny, penalty: fl
     """Times -inf it would be NaN."""
     unusable = request(1, [1, 2], sampling=_replace(GREEDY, repetition_penalty=penalty))
     with pytest.raises(RequestRefused, match="repetition_penalty"):
-        tiny.backend().admit(EngineSequence.of(unusable))
+        alone(tiny.backend(), unusable)
 
 
 class _Damaged:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.sampling.rows_sampler import MinTokensMask
+from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
 from tests.examples import examples
@@ -56,6 +57,6 @@ def test_an_end_that_is_no_token_of_the_model_holds_nobody(tiny: Tiny) -> None:
     """A configuration may name end tokens beyond the vocabulary: no index outside of an array."""
     submit = msgspec.structs.replace(request(1, prompt_of(5, 3), 6, stop=(512, 1 << 20)), min_tokens=4)
     backend = tiny.backend()
-    backend.admit(EngineSequence.of(submit))
-    backend.remove(1)
+    backend.execute(StepPlan(admit=(Admit(EngineSequence.of(submit)),)))
+    backend.execute(StepPlan(release=(1,)))
     assert len(answers(tiny.backend(), [submit])[1].tokens) == 6

@@ -18,7 +18,6 @@ from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
 from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
@@ -248,7 +247,7 @@ def test_a_row_that_cannot_be_sampled_is_refused_alone(tiny: Tiny, broken: dict[
     # One field of a wrong type: the wire would refuse it, and nothing else is that easy to break.
     victim = request(2, prompt_of(7, 43), 9, sampling=_replace(GREEDY, **broken))
     with pytest.raises(RequestRefused, match="sampling"):
-        backend.admit(EngineSequence.of(victim))
+        journal.admit(victim)
     journal.admit(neighbours[1])
     journal.finish()
     assert {request_id: journal.courses[request_id].tokens for request_id in expected} == expected

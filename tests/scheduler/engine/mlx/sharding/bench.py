@@ -21,7 +21,7 @@ from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.models.random_qwen3 import BENCH_13M, Shape, user_cache_folder, write_model
-from tests.contracts.journal import Rows, prompt_of, request
+from tests.contracts.journal import Rows, prefixes_of, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.sharding.ranks import Ranks
 
@@ -60,8 +60,7 @@ def run(rank: Rank, folder: str, alone: str = "") -> dict[str, Any]:
         found[f"step_of_{rows}_ms"] = 1000 * median(steps)
         for request_id in list(journal.running):
             journal.remove(request_id)
-        assert backend.prefixes is not None
-        backend.prefixes.clear()
+        prefixes_of(backend).clear()
     return found
 
 

@@ -39,13 +39,12 @@ def load_over(folder: str, rank: Rank | None, changes: dict[str, Any]) -> dict[s
         return {"refused": str(refused)}
     peak_bytes = mx.get_peak_memory() - before
     ready = started(backend, command)
-    prefixes = backend.prefixes
     said: dict[str, Any] = {
         "ready": {field: getattr(ready, field) for field in ready.__struct_fields__},
-        "budget_bytes": None if prefixes is None else prefixes.budget_bytes,
-        "disk": backend.disk is not None,
+        "budget_bytes": None if backend.cache is None else backend.cache.prefixes.budget_bytes,
+        "disk": backend._disk is not None,
         "peak_bytes": peak_bytes,
-        "group_cost_tokens": backend.group_cost_tokens,
+        "group_cost_tokens": backend._rows._group_cost_tokens,
     }
     return (
         said

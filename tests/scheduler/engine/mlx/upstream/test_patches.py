@@ -16,6 +16,7 @@ from tests.repo.tree import ROOT
 from tests.scheduler.engine.mlx.upstream.test_mend import MENDED
 
 PATCHES = sorted((ROOT / "scheduler/engine/mlx/upstream/patches").glob("*.patch"))
+MODULES = [one for one in PATCHES if one.stem != "generate"]
 _COMPARE = """
 import json, sys
 import mlx.core as mx
@@ -33,18 +34,39 @@ print(json.dumps({name: difference(name) for name in sys.argv[1:]}))
 """
 
 
-def _differences(folder: Path) -> dict[str, float]:
-    """By module, how far rows together are from each alone in the folder's mlx-lm, ours not in it."""
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPARE, *(one.stem for one in PATCHES)],
+_BEGUN = """
+import mlx.core as mx
+from mlx_lm.generate import GenerationBatch, StopSequences
+
+class Layer:
+    def filter(self, keep):
+        pass
+
+stops = [StopSequences()] * 2
+fields = [[], []], [None] * 2, None, [()] * 2, stops, [1, 1]
+batch = GenerationBatch(None, [7, 8], mx.array([3, 4]), [Layer()], *fields, start=False)
+batch.filter([1])
+assert (batch.uids, batch._next_tokens.tolist(), batch._next_logprobs) == ([8], [4], [None])
+"""
+
+
+def _run(folder: Path, script: str, *arguments: str) -> str:
+    """Run a script with the folder's mlx-lm. Return what it prints."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
         timeout=300,
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    ).stdout
+
+
+def _differences(folder: Path) -> dict[str, float]:
+    """By module, how far rows together are from each alone in the folder's mlx-lm, ours not in it."""
+    printed = _run(folder, _COMPARE, *(one.stem for one in MODULES))
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
 
 
@@ -63,7 +85,12 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_with_its_patch_each_row_has_what_it_has_alone(patched: Path) -> None:
     """Without it no module does, as `test_mend.py` shows of the same rows. It says which patch a release
     makes needless."""
-    assert len(PATCHES) >= 5
-    assert {one.stem for one in PATCHES} <= MENDED.keys()
+    assert len(MODULES) >= 5
+    assert {one.stem for one in MODULES} <= MENDED.keys()
     found = _differences(patched)
-    assert found == {one.stem: pytest.approx(0.0, abs=1e-4) for one in PATCHES}
+    assert found == {one.stem: pytest.approx(0.0, abs=1e-4) for one in MODULES}
+
+
+def test_with_its_patch_rows_begin_to_decode_without_a_model_call(patched: Path) -> None:
+    """There is no model to call; rows leave such a batch as any other."""
+    _run(patched, _BEGUN)

@@ -26,7 +26,7 @@ from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, KvCacheDtype, Ready, StepOutput, Submit
 from scheduler.shared.token_ids import compact
-from tests.contracts.journal import GREEDY, prompt_of, request
+from tests.contracts.journal import GREEDY, kv_bytes, prompt_of, request
 from tests.scheduler.engine.guesses import Guesses
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
@@ -119,9 +119,9 @@ class Engine:
             self.iterate(arrivals.get(turn, ()), self.running.keys() & set(leaves.get(turn, ())))
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
-                assert self._backend.kv_bytes() == 0
-                prefixes = self._backend.prefixes
-                assert prefixes is None or not prefixes.check_integrity()
+                assert kv_bytes(self._backend) == 0
+                cache = self._backend.cache
+                assert cache is None or not cache.prefixes.check_integrity()
                 return
         raise AssertionError("it never ended")
 
