@@ -70,13 +70,13 @@ def test_what_cannot_be_held_is_refused_with_its_place(name: str) -> None:
 def test_a_reference_to_what_only_a_rewritten_schema_has_is_refused(place: str) -> None:
     """Names of properties are written as properties for the library, to which no client refers."""
     names, dangling = {"propertyNames": {"enum": ["a", "d"]}}, {"$ref": "#/properties/a"}
-    schema: dict[str, Any] = {
+    schemas: dict[str, dict[str, Any]] = {
         "": names | dangling,
         "items": names | {"items": dangling},
         "properties.b": {"anyOf": [names], "properties": {"b": {"$ref": "#/anyOf/0/properties/a"}}},
-    }[place]
+    }
     with pytest.raises(InvalidRequest, match="does not exist"):
-        grammar(schema)
+        grammar(schemas[place])
 
 
 _NAMES = st.sampled_from(("a", "b", "c"))
