@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,6 +18,8 @@ _BEGINNING = ("model", "tools", "messages", "prompt", "input", "query")
 _HEADS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 """Characters of a prompt of which a common beginning counts."""
 _MOST_FAULTS = 5
+_ANSWER = b'{"id": '
+"""The beginning of each line that `append` writes."""
 
 
 class Line(NamedTuple):
@@ -81,22 +83,29 @@ def _family(entry: Mapping[str, Any], heads: dict[str, int]) -> tuple[int, ...]:
 @contextmanager
 def answers_file(path: Path) -> Iterator[tuple[BinaryIO, set[str]]]:
     """Yield the file, for `append`, and what it answers. A line that a killed run left half is cut off. Raise
-    OperatorError if another run writes it, or if it holds something else."""
+    OperatorError if it cannot be written, if another run writes it, or if it holds something else."""
     answered: set[str] = set()
     whole = 0
-    with path.open("a+b") as file:
+    with ExitStack() as stack:
         try:
+            file = stack.enter_context(path.open("a+b"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise OperatorError(f"another batch writes {path}") from error
+        except OSError as error:
+            raise OperatorError(f"{path} cannot be written: {error.strerror or error}") from error
         file.seek(0)
         for number, text in enumerate(file, 1):
-            if text.endswith(b"\n"):
-                try:
-                    answered.add(json.loads(text)["custom_id"])
-                except (ValueError, LookupError, TypeError) as error:
-                    raise OperatorError(f"{path} has something else than answers in line {number}") from error
-                whole += len(text)
+            try:
+                if text.endswith(b"\n"):
+                    entry = json.loads(text)
+                    name, _ = entry["custom_id"], entry["response"]
+                    answered.add(name)
+                    whole += len(text)
+                elif not text.startswith(_ANSWER[: len(text)]):
+                    raise ValueError
+            except (ValueError, LookupError, TypeError) as error:
+                raise OperatorError(f"{path} has something else than answers in line {number}") from error
         file.truncate(whole)
         yield file, answered
 

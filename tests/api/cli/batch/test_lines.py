@@ -75,6 +75,25 @@ def test_killed_at_any_byte_each_request_is_answered_once(
     )
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("text", [request("a").rstrip(b"\n"), b"notes", b'{"id": 1}\nx', b"[]"])
+def test_a_file_of_something_else_is_left_as_it_is(text: bytes, end: bytes, tmp_path: Path) -> None:
+    """Such as the requests, which somebody has given as both files."""
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(text + end)
+    with pytest.raises(OperatorError, match="something else than answers"), answers_file(path):
+        pass
+    assert path.read_bytes() == text + end
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OperatorError, match="cannot be written: No such file"),
+        answers_file(tmp_path / "a" / "b"),
+    ):
+        pass
+
+
 def test_a_file_of_answers_belongs_to_one_run(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with answers_file(path), pytest.raises(OperatorError, match="another batch writes"), answers_file(path):
