@@ -17,15 +17,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
 from api.options.option_values import between_commas
-from api.options.options import first_fault, options
+from api.options.options import first_fault, flag, options
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
@@ -37,6 +37,16 @@ _OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
 """Groups of options that concern all models."""
 _NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header", "blas", "cache"))
 MOST_MODELS = 64
+_Needed: TypeAlias = tuple[str, Callable[[ServeSettings], bool]]
+_ENGINES_JOIN: _Needed = ("--engines join", lambda settings: settings.engines_join)
+_NEEDED: Mapping[str, _Needed] = {
+    "scripted": ("--engine scripted", lambda settings: settings.engine == "scripted"),
+    "kv_disk_bytes": ("--kv-disk", lambda settings: settings.kv_disk is not None),
+    "engine_port": _ENGINES_JOIN,
+    "engine_address": _ENGINES_JOIN,
+    "join_token_file": _ENGINES_JOIN,
+}
+"""What an option is given with, because it has no effect without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,10 @@ def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:
         found = _from_flags(settings)
     if len(found) > MOST_MODELS:
         raise OptionError(f"{len(found)} models are more than {MOST_MODELS}")
+    every = [one.settings for one in found]
+    for name, (needed, is_given) in _NEEDED.items():
+        if any(name in one.model_fields_set for one in every) and not any(map(is_given, every)):
+            raise OptionError(f"{flag(name)} has no effect without {needed}")
     return found
 
 
