@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
+from scheduler.prompt.hub_refusals import refusal
 from scheduler.shared.folder.context import chosen
 from scheduler.shared.folder.reading import FolderReading, read_folder
 from scheduler.shared.pooling import ModelKind
@@ -77,12 +78,11 @@ def find(model: str) -> Path:
             " `penstock models` lists the models on this machine"
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(model, allow_patterns=list(FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
+    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
+        raise StartupError(f"--model: {refusal(error, model)}") from error
 
 
 def inspect(
