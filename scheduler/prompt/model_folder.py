@@ -28,6 +28,11 @@ FILES = (
 """The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
 downloaded."""
 
+_INSTEAD_OF_GGUF = (
+    "take the model as a folder of safetensors, as mlx-community on the Hugging Face hub has it in 4 and 8"
+    " bits, or make one of its original with `penstock convert`"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
@@ -70,6 +75,8 @@ def find(model: str) -> Path:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
         raise StartupError(f"--model: {model!r} cannot be read: {error}") from error
+    if _is_gguf(path):
+        raise StartupError(f"--model: {model!r} is GGUF, which is not served: {_INSTEAD_OF_GGUF}")
     if is_folder:
         return path
     if exists or model.startswith((".", "/", "~")) or model.count("/") != 1:
@@ -83,6 +90,13 @@ def find(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=list(FILES)))
     except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
         raise StartupError(f"--model: {refusal(error, model)}") from error
+
+
+def _is_gguf(path: Path) -> bool:
+    """Return whether a path names a GGUF file, there or not, or a folder with nothing but such files."""
+    if not path.is_dir():
+        return path.suffix.lower() == ".gguf"
+    return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
 def inspect(

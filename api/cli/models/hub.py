@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from typing import TypeAlias
 
 from api.cli.errors import OperatorError
+from api.options.model_list import own_name_alike
 from scheduler.prompt.hub_refusals import refusal
 from scheduler.prompt.model_folder import FILES
 
@@ -51,7 +52,10 @@ class HubListing:
 def check_id(model: str) -> None:
     """Raise OperatorError if `model` cannot be a hub id."""
     if _ID.fullmatch(model) is None or ".." in model or "--" in model:
-        raise OperatorError(f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit")
+        raise OperatorError(
+            f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit"
+            f"{own_name_alike(model)}"
+        )
 
 
 def list_files(model: str, revision: str, endpoint: str | None = None) -> HubListing:
