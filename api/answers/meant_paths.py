@@ -4,8 +4,9 @@ have it twice, or are another server's."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
+
+from api.close_match import close_match
 
 PATHS: Mapping[str, str] = MappingProxyType(
     {
@@ -46,7 +47,6 @@ _OTHERS = {
 """What other servers call them."""
 _MEANT = {**_OTHERS, **{path.removeprefix("/v1").strip("/"): path for path in PATHS}}
 _MOST_CHARACTERS = 200
-_ALIKE = 0.75
 
 
 def meant(path: str) -> str | None:
@@ -56,8 +56,8 @@ def meant(path: str) -> str | None:
     parts = [part for part in path.lower().split("/") if part and part not in _BASES]
     # The whole, something like the whole, or what it ends with.
     names = ["/".join(parts[start:]) for start in range(len(parts))]
-    alike = [] if not names else get_close_matches(names[0], _MEANT, n=1, cutoff=_ALIKE)
-    found = next((name for name in (*names[:1], *alike, *names) if name in _MEANT), None)
+    alike = close_match(names[0], _MEANT) if names else None
+    found = next((name for name in (*names[:1], alike, *names) if name in _MEANT), None)
     if found is None:
         return None
     return f"{PATHS[_MEANT[found]]} {_MEANT[found]}"

@@ -15,6 +15,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from api.cli.terminal import exit_code, is_interrupt
+from api.close_match import close_match
+from api.options.other_servers import COMMANDS_HERE
 from scheduler.errors import OptionError, StartupError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -50,6 +52,14 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), cmd_name
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -90,11 +100,27 @@ class _Penstock(LazyGroup):
         registered = {name: command.get_short_help_str(100) for name, command in loaded.items()}
         return {**registered, **super()._lines()}
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            if (here := COMMANDS_HERE.get(args[0])) is None:
+                raise
+            raise click.UsageError(f"{args[0]} is another server's: {here}", ctx) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         """End every command on Ctrl-C here, with 130 and without a message, instead of click's "Aborted!" and
-        1."""
+        1. Of names that click thinks were meant, name only one that is close."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            near = close_match(error.option_name, error.possibilities or ())
+            raise click.NoSuchOption(error.option_name, None, near and [near], error.ctx) from error
+        except click.NoSuchCommand as error:
+            near = close_match(error.command_name, error.possibilities or ())
+            raise click.NoSuchCommand(error.command_name, None, near and [near], error.ctx) from error
         except BaseException as error:
             if not is_interrupt(error):
                 raise

@@ -48,7 +48,8 @@ class _GroupedHelp(click.Command):
         described = []
         for parameter in self.get_params(ctx):
             option = known.get(parameter.name or "")
-            if (record := parameter.get_help_record(ctx)) is None:
+            # The command's own text describes its argument.
+            if isinstance(parameter, click.Argument) or (record := parameter.get_help_record(ctx)) is None:
                 continue
             names, text = record
             if option is not None:

@@ -17,16 +17,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from api.close_match import close_match
 from api.options.option_values import between_commas
-from api.options.options import first_fault, options
+from api.options.options import first_fault, flag, options
 from api.options.settings import ServeSettings
+from api.smollm2 import model as smollm2
 from scheduler.errors import OptionError
 
 EMBEDDED = "embedded"
@@ -37,6 +39,16 @@ _OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
 """Groups of options that concern all models."""
 _NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header", "blas", "cache"))
 MOST_MODELS = 64
+_Needed: TypeAlias = tuple[str, Callable[[ServeSettings], bool]]
+_ENGINES_JOIN: _Needed = ("--engines join", lambda settings: settings.engines_join)
+_NEEDED: Mapping[str, _Needed] = {
+    "scripted": ("--engine scripted", lambda settings: settings.engine == "scripted"),
+    "kv_disk_bytes": ("--kv-disk", lambda settings: settings.kv_disk is not None),
+    "engine_port": _ENGINES_JOIN,
+    "engine_address": _ENGINES_JOIN,
+    "join_token_file": _ENGINES_JOIN,
+}
+"""What an option is given with, because it has no effect without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,13 @@ class ModelOptions:
         return self.settings.model
 
 
+def own_name_alike(text: str) -> str:
+    """Return the end of a message that refuses a model's name: which of our own it is close to, if any,
+    without what Ollama's names have behind a colon."""
+    near = close_match(text.lower().partition(":")[0], (smollm2.NAME, EMBEDDED))
+    return "" if near is None else f"; did you mean {near}?"
+
+
 def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:
     """Return all models, the default one first. Raise OptionError."""
     if settings.models is not None:
@@ -64,6 +83,10 @@ def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:
         found = _from_flags(settings)
     if len(found) > MOST_MODELS:
         raise OptionError(f"{len(found)} models are more than {MOST_MODELS}")
+    every = [one.settings for one in found]
+    for name, (needed, is_given) in _NEEDED.items():
+        if any(name in one.model_fields_set for one in every) and not any(map(is_given, every)):
+            raise OptionError(f"{flag(name)} has no effect without {needed}")
     return found
 
 

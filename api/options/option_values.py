@@ -57,16 +57,24 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 }
 
 
-def byte_count(text: Any) -> Any:
-    """Parse `8GiB`, `500MB`, `1024` or `auto` (-1) into bytes."""
-    if not isinstance(text, str):
-        return text
-    if text.strip().lower() == "auto":
+_LEAST_BYTES = 1000
+"""No size that is given in bytes is less: then its unit was forgotten."""
+
+
+def byte_count(given: Any) -> Any:
+    """Parse `8GiB`, `500MB`, `1024` or `auto` (-1) into bytes, or check a number of them."""
+    if not isinstance(given, str | int | float) or given == -1:
+        return given
+    text = str(given).strip().lower()
+    if text == "auto":
         return -1
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError("bytes are given as 8GiB, 500MB, a number, or auto")
-    return int(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
+    if 0 < size < _LEAST_BYTES:
+        raise ValueError(f"{size:g} bytes hold nothing: write the unit, as {match[1]}GiB")
+    return int(size)
 
 
 Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]

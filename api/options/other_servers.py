@@ -1,4 +1,4 @@
-"""Options that people know from other servers and that Penstock does not have: what each is here.
+"""Options and commands of other servers that Penstock does not have: what each is here.
 
 Where another server's option means the same, it is one of our option's names instead (`model_settings.py`,
 `settings.py`). Sources: the argument lists of vLLM, SGLang, llama-server, mlx_lm.server and Rapid-MLX.
@@ -101,6 +101,21 @@ _FAMILIES: Sequence[tuple[str, str]] = (
 
 HERE = {name: here for names, here in _FAMILIES for name in names.split()}
 """What each of these options is here, by its name."""
+
+_LISTING, _WHAT_RUNS = "it is `penstock models` here", "it is `penstock top` here"
+COMMANDS_HERE = {
+    "run": "it is `penstock chat` here; `penstock serve` serves a model to other programs",
+    "list": _LISTING,
+    "ls": _LISTING,
+    "ps": _WHAT_RUNS,
+    "status": f"{_WHAT_RUNS}; `penstock service status` is of a service",
+    "stop": "Ctrl-C ends `penstock serve`; `penstock service` runs and ends a service",
+    "start": "it is `penstock serve` here",
+    "get": "it is `penstock pull` here",
+    "download": "it is `penstock pull` here",
+    "run-batch": "it is `penstock batch` here",
+}
+"""What each command of Ollama, LM Studio, vLLM and SGLang is here."""
 
 
 def explained(arguments: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
+from scheduler.prompt.hub_refusals import refusal
 from scheduler.shared.folder.context import chosen
 from scheduler.shared.folder.reading import FolderReading, read_folder
 from scheduler.shared.pooling import ModelKind
@@ -26,6 +27,11 @@ FILES = (
 )
 """The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
 downloaded."""
+
+_INSTEAD_OF_GGUF = (
+    "take the model as a folder of safetensors, as mlx-community on the Hugging Face hub has it in 4 and 8"
+    " bits, or make one of its original with `penstock convert`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ def find(model: str) -> Path:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
         raise StartupError(f"--model: {model!r} cannot be read: {error}") from error
+    if _is_gguf(path):
+        raise StartupError(f"--model: {model!r} is GGUF, which is not served: {_INSTEAD_OF_GGUF}")
     if is_folder:
         return path
     if exists or model.startswith((".", "/", "~")) or model.count("/") != 1:
@@ -77,12 +85,18 @@ def find(model: str) -> Path:
             " `penstock models` lists the models on this machine"
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(model, allow_patterns=list(FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
+    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
+        raise StartupError(f"--model: {refusal(error, model)}") from error
+
+
+def _is_gguf(path: Path) -> bool:
+    """Return whether a path names a GGUF file, there or not, or a folder with nothing but such files."""
+    if not path.is_dir():
+        return path.suffix.lower() == ".gguf"
+    return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
 def inspect(

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from api.cli.answer import Answer
 from api.cli.errors import OperatorError
+from api.close_match import close_match
 
 MOST_TOKENS = 4096
 """Bound on an answer for which the user has set none. The client holds it itself: as `max_tokens` in the body
@@ -62,8 +62,8 @@ class Conversation:
 
         known = ChatCompletionRequest.model_fields.keys() - _OF_THE_CHAT
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else "; /help shows what there is"
+            near = close_match(name, known)
+            hint = f": did you mean {near}?" if near else "; /help shows what there is"
             raise OperatorError(f"no request has a setting {name!r}{hint}")
         if value == "default":
             self.settings.pop(name, None)

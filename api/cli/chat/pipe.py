@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import select
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -50,10 +51,21 @@ def question(words: str, stdin: TextIO, begins: Callable[[TextIO, float], bool] 
         _check_text(piped, "standard input")
         if len(piped) > MOST_CHARACTERS:
             raise click.UsageError(f"standard input is longer than {MOST_CHARACTERS >> 20} MiB")
+        if words.strip() and not piped.strip() and _is_from_somebody(stdin):
+            click.echo("penstock: standard input is empty: the question is sent alone", err=True)
     asked = "\n\n".join(part for part in (words.strip(), piped.strip()) if part)
     if not asked:
         raise click.UsageError("there is no question: give one as an argument or on standard input")
     return asked
+
+
+def _is_from_somebody(stdin: TextIO) -> bool:
+    """Return whether standard input is a pipe, a socket or a file: not the null device, by which scripts say
+    that there is none."""
+    try:
+        return not stat.S_ISCHR(os.fstat(stdin.fileno()).st_mode)
+    except OSError:
+        return False  # It is no file, or closed.
 
 
 _NO_TEXT = "{} is not text (UTF-8)"

@@ -22,9 +22,9 @@ import httpx
 import trio
 
 from api.cli.errors import OperatorError
-from api.cli.models import hub
 from api.cli.models.hub import HubFile, HubListing
 from api.download_progress import DownloadProgress
+from scheduler.prompt.hub_refusals import gated, refused, unreachable
 from scheduler.shared.gigabytes import gigabytes
 
 _TIMEOUT = httpx.Timeout(20.0, connect=15.0)
@@ -185,7 +185,7 @@ class Download:
                 break
             failed = 1 if got > 0 else failed + 1
             if failed >= _TRIES:
-                raise OperatorError(f"{file.path}: {hub.unreachable(reason)}\npull again to go on from here")
+                raise OperatorError(f"{file.path}: {unreachable(reason)}\npull again to go on from here")
             await self.pause(_PAUSE_SECONDS * 2 ** (failed - 1))
 
     async def _append(self, http: httpx.AsyncClient, file: HubFile, stream: BinaryIO, have: int) -> None:
@@ -217,12 +217,12 @@ class Download:
         if status in (200, 206):
             return
         if answer.headers.get("x-error-code") == "GatedRepo":
-            raise OperatorError(hub.gated(model))
+            raise OperatorError(gated(model))
         if status == 404:
             raise OperatorError(f"the hub lists {file.path} of {model}, and does not have it (404)")
         if status in (408, 416, 425, 429) or status >= 500:
             raise httpx.RemoteProtocolError(f"the hub answers {status}")
-        raise OperatorError(hub.refused(model, status))
+        raise OperatorError(refused(model, status))
 
     def _url(self, file: HubFile) -> str:
         path = "/".join(quote(part, safe="") for part in file.path.split("/"))

@@ -1,15 +1,15 @@
-"""What the Hugging Face hub has under an id: files, sizes and checksums; and texts for its refusals."""
+"""What the Hugging Face hub has under an id: files, sizes and checksums."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TypeAlias
 
 from api.cli.errors import OperatorError
+from api.options.model_list import own_name_alike
+from scheduler.prompt.hub_refusals import refusal
 from scheduler.prompt.model_folder import FILES
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -17,7 +17,6 @@ _PATTERNS = (*FILES, "README.md", "LICENSE*")
 """Patterns of the files that a model is served from, and of those that name its authors and terms."""
 _WEIGHTS = "model*.safetensors"
 _SECONDS = 20.0
-_MESSAGE_CHARACTERS = 200
 Sha: TypeAlias = str
 
 
@@ -53,7 +52,10 @@ class HubListing:
 def check_id(model: str) -> None:
     """Raise OperatorError if `model` cannot be a hub id."""
     if _ID.fullmatch(model) is None or ".." in model or "--" in model:
-        raise OperatorError(f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit")
+        raise OperatorError(
+            f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit"
+            f"{own_name_alike(model)}"
+        )
 
 
 def list_files(model: str, revision: str, endpoint: str | None = None) -> HubListing:
@@ -64,10 +66,12 @@ def list_files(model: str, revision: str, endpoint: str | None = None) -> HubLis
         raise OperatorError(f"{revision!r} is no revision: it is a branch, a tag or a commit")
     from huggingface_hub import HfApi
 
-    with refusals(model, revision):
+    try:
         info = HfApi(endpoint=endpoint).model_info(
             model, revision=revision, files_metadata=True, timeout=_SECONDS
         )
+    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
+        raise OperatorError(refusal(error, model, revision)) from error
     siblings = list(info.siblings or ())
     found = []
     for one in siblings:
@@ -97,70 +101,3 @@ def _instead(names: list[str]) -> str:
         kind for kind in (".gguf", ".bin", ".pth", ".onnx") if any(name.endswith(kind) for name in names)
     ]
     return f", only {' and '.join(kinds)} files: take a version in safetensors" if kinds else ""
-
-
-@contextmanager
-def refusals(model: str, revision: str) -> Iterator[None]:
-    """Turn errors that huggingface_hub raises within the block into OperatorError."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        yield
-    except GatedRepoError as error:
-        raise OperatorError(gated(model)) from error
-    except RevisionNotFoundError as error:
-        raise OperatorError(f"{model} has no revision {revision!r}: see {_page(model)}/commits") from error
-    except RepositoryNotFoundError as error:
-        raise OperatorError(unknown(model)) from error
-    except HFValidationError as error:
-        raise OperatorError(f"{model!r} is no hub id: {error}") from error
-    except OfflineModeIsEnabled as error:
-        raise OperatorError("the hub is off: HF_HUB_OFFLINE is set, unset it to download") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        raise OperatorError(refused(model, status)) from error
-    except OperatorError:
-        raise
-    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
-        raise OperatorError(unreachable(error)) from error
-
-
-def unreachable(error: Exception) -> str:
-    text = " ".join(str(error).split())[:_MESSAGE_CHARACTERS] or type(error).__name__
-    return f"the hub cannot be reached ({text})\ncheck the network, HTTPS_PROXY and HF_ENDPOINT"
-
-
-def gated(model: str) -> str:
-    return (
-        f"{model} is gated: accept its terms at {_page(model)},\nand set HF_TOKEN to a token of that account"
-    )
-
-
-def unknown(model: str) -> str:
-    return (
-        f"the hub has no model {model!r}, or none that you may see:\n"
-        "check the spelling; for a private one set HF_TOKEN"
-    )
-
-
-def refused(model: str, status: int) -> str:
-    match status:
-        case 401:
-            return f"the hub does not accept the token for {model} (401): set HF_TOKEN anew"
-        case 403:
-            return gated(model)
-        case 429:
-            return "the hub has had too many requests from here (429): wait some minutes, or set HF_TOKEN"
-        case _:
-            return f"the hub answers {status} for {model}: try again later, or see status.huggingface.co"
-
-
-def _page(model: str) -> str:
-    return f"https://huggingface.co/{model}"

@@ -17,6 +17,7 @@ from scheduler.shared.gigabytes import gigabytes
 _WIDTH = 78
 _ANY_TOKENS = 1 << 30
 """A model that names no length may have any."""
+_TOKENS = 32768
 _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
 
 
@@ -25,18 +26,22 @@ _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
 @folders_option
 @click.option(
     "--tokens",
-    default=32768,
-    show_default=True,
+    show_default="32768, or the context if that is less",
     type=click.IntRange(min=1),
     help="How many agents with this many tokens each run at a time?",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(model: str, folders: tuple[Path, ...], tokens: int, as_json: bool) -> None:
+def show(model: str, folders: tuple[Path, ...], tokens: int | None, as_json: bool) -> None:
     """Show a model on this machine: its files, its dialects, and the memory it takes.
 
     MODEL is a name that `penstock models` lists, or a folder.
     """
     planned, reading = read_one(model, folders)
+    if tokens is None:
+        tokens = min(_TOKENS, planned.model.context_tokens or _TOKENS)
+    elif tokens > (most := planned.model.most_context_tokens or tokens):
+        click.echo(f"penstock: the context has {most:,} tokens at most, not {tokens:,}", err=True)
+        tokens = most
     if as_json:
         click.echo(json.dumps(planned.as_json(tokens), indent=2))
         return
@@ -101,8 +106,6 @@ def _memory(
     yield "", f"{plan.kv_bytes_per_token:,} bytes of it a token"
     if longest < context_tokens:
         yield "", f"one sequence may have {longest:,} of the context's tokens"
-    if tokens > context_tokens:
-        yield "", f"{tokens:,} tokens are more than its context has"
     counts = sorted({tokens, *(one for one in _AGENT_TOKENS if one <= context_tokens)})
     for number, count in enumerate(counts):
         yield (

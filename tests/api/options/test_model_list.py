@@ -107,3 +107,25 @@ def test_a_file_and_flags_do_not_mix(tmp_path: Path, flags: dict[str, str]) -> N
 def test_one_name_for_two_models_is_refused() -> None:
     with pytest.raises(OptionError, match="for one model"):
         models_of(load({"model": "a/b,c/d", "served_model_name": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed", "completed"),
+    [
+        ("scripted", "step_seconds=0.02", "--engine scripted", {"engine": "scripted"}),
+        ("kv_disk_bytes", "1GiB", "--kv-disk", {"kv_disk": "kept"}),
+        ("engine_port", "9100", "--engines join", {"engines": "join"}),
+        ("engine_address", "10.0.0.1", "--engines join", {"engines": "join"}),
+        ("join_token_file", "token", "--engines join", {"engines": "join"}),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    name: str, value: str, needed: str, completed: dict[str, str], tmp_path: Path
+) -> None:
+    """With several models it has an effect if it has one on any of them."""
+    with pytest.raises(OptionError, match=f"^--{name.replace('_', '-')} has no effect without {needed}$"):
+        models_of(load({name: value}))
+    models_of(load({name: value, **completed}))
+    if "engines" not in completed:
+        ((own, text),) = completed.items()
+        listed(tmp_path, f'[[model]]\n[[model]]\n{own} = "{text}"', **{name: value})

@@ -1,4 +1,4 @@
-"""An option of another server is answered with what it is here."""
+"""An option or a command of another server is answered with what it is here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from api.cli.command_line import penstock
 from api.options.options import options
-from api.options.other_servers import HERE, explained
+from api.options.other_servers import COMMANDS_HERE, HERE, explained
 
 OURS = {flag for option in options() for flag in option.flags}
 
@@ -51,6 +52,23 @@ def test_every_option_of_mlx_lm_s_server_is_known() -> None:
     found = set(_arguments_of("mlx_lm.server"))
     assert len(found) > 20
     assert found <= OURS | set(HERE)
+
+
+def test_commands_are_what_the_book_says() -> None:
+    """Each is one here under its own name, or explained; and what is recommended exists."""
+    page = (Path(__file__).parents[3] / "docs" / "from-other-servers.md").read_text()
+    rows = [re.findall(r"\| `(?:ollama|penstock) ([^|]+)`", row) for row in page.splitlines()]
+    pairs = [
+        pair
+        for theirs, ours in (row for row in rows if len(row) == 2)
+        for pair in zip(theirs.split("`, `"), ours.split("`, `"), strict=True)
+    ]
+    assert ("list", "models") in pairs
+    own = {*penstock.list_commands(click.Context(penstock))}
+    for theirs, ours in ((theirs.split()[0], ours.split()[0]) for theirs, ours in pairs):
+        assert theirs == ours if theirs in own else f"`penstock {ours}`" in COMMANDS_HERE[theirs]
+    assert not own & {*COMMANDS_HERE}
+    assert {re.findall(r"`penstock ([a-z]+)", here)[0] for here in COMMANDS_HERE.values()} <= own
 
 
 def _arguments_of(module: str) -> Iterator[str]:

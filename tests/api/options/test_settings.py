@@ -161,7 +161,8 @@ def test_two_names_with_different_values_are_refused(option: Option) -> None:
     for alias, flag in zip(option.aliases, option.flags[1:], strict=True):
         with pytest.raises(OptionError, match=f"{option.flags[0]} and {flag} .*different"):
             load({option.field: "32", alias: "64"})
-    value = {"weights_dtype": "float32", "prefill_chunk_tokens": "32"}.get(option.field, "1")
+    values = {"weights_dtype": "float32", "prefill_chunk_tokens": "32", "kv_cache_bytes": "1GiB"}
+    value = values.get(option.field, "1")
     assert load(dict.fromkeys(option.names, value)) == load({option.field: value})
 
 
@@ -181,6 +182,28 @@ def test_a_refused_value_names_the_option_under_every_name() -> None:
         OptionError, match=r"--max-slots \(or --max-num-seqs, .*PENSTOCK_MAX_SLOTS\): .*not '0'"
     ):
         load({"max_num_seqs": "0"})
+
+
+_SIZES = [one.field for one in options() if one.field.endswith("_bytes") or one.field == "memory_limit"]
+
+
+@pytest.mark.parametrize("field", _SIZES)
+@pytest.mark.parametrize("size", ["1.7", "8", "999", "0.5k"])
+def test_a_size_whose_unit_was_forgotten_is_refused(field: str, size: str) -> None:
+    """1.7 would be one byte, and as a memory limit the share 1: the whole memory."""
+    with pytest.raises(OptionError, match=rf"--{field.replace('_', '-')} .*: write the unit, as [0-9.]+GiB"):
+        load({field: size})
+    with pytest.raises(OptionError, match="write the unit, as 8GiB"):
+        load({"max_stored_bytes": 8})  # type: ignore[dict-item]  # As a file of models has it.
+    assert load({"max_stored_bytes": "0"}).max_stored_bytes == 0
+
+
+@pytest.mark.parametrize(("name", "near"), [("MAX_SLOT", "; did you mean PENSTOCK_MAX_SLOTS?"), ("MMAP", "")])
+def test_an_unknown_variable_is_refused_with_a_close_one_or_none(name: str, near: str) -> None:
+    """All are alike in their prefix, which counts nothing."""
+    with pytest.raises(OptionError) as refused:
+        refuse_unknown_variables({f"PENSTOCK_{name}": "1"})
+    assert str(refused.value) == f"PENSTOCK_{name}: there is no such option{near}"
 
 
 @pytest.mark.parametrize("origins", ["[1]", "[", '["https://a.example"'])

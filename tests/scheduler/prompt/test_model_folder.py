@@ -119,10 +119,23 @@ def test_what_can_be_no_hub_id_is_refused_without_asking_anybody(
         find(model)
 
 
+@pytest.mark.parametrize("model", ["m.gguf", "none/M.GGUF", "owner/name/m.gguf", "folder"])
+def test_gguf_is_refused_with_what_to_do(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a folder as other servers have it; beside safetensors such a file is none of ours."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("m.gguf", "folder/m.gguf"):
+        (tmp_path / file).touch()
+    with pytest.raises(StartupError, match=r"GGUF, which is not served: .*mlx-community.*`penstock convert`"):
+        find(model)
+    (tmp_path / "folder" / "config.json").touch()
+    assert find("folder").is_dir()
+
+
 def test_a_name_that_the_hub_cannot_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's library checks the form of a name before it asks."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StartupError, match="cannot be downloaded"):
+    with pytest.raises(StartupError, match=r"^--model: .* is no hub id"):
         find("owner/not a name")
 
 

@@ -52,6 +52,18 @@ def test_no_question_and_a_far_too_long_one_are_refused(stdin: io.StringIO) -> N
         question("", stdin)
 
 
+def test_an_empty_pipe_beside_a_question_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`git diff | penstock chat "what does this change?"` where nothing is changed; the null device says that
+    there is no input."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    (tmp_path / "empty").touch()
+    for given, noted in ((reading, True), (tmp_path / "empty", True), (os.devnull, False)):
+        with open(given) as stdin:
+            assert question("what?", stdin) == "what?"
+        assert ("standard input is empty" in capsys.readouterr().err) is noted
+
+
 def test_input_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xff\xfe")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import trio
+from huggingface_hub import constants
 
 from api.cli.errors import OperatorError
 from api.cli.models.disk_models import find
 from api.cli.models.download import Download, Result
 from api.cli.models.hub import list_files
 from api.download_progress import ComingFile, DownloadProgress
+from scheduler.errors import StartupError
+from scheduler.prompt import model_folder
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files
 
@@ -264,3 +267,18 @@ def test_no_network_is_named() -> None:
     """Nobody listens on port 1."""
     with pytest.raises(OperatorError, match=r"cannot be reached .*\ncheck the network"):
         list_files("owner/small", "main", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("why", ["no network", "offline", "no such model"])
+def test_serve_says_of_a_hub_what_pull_says(
+    why: str, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's library wraps some of these in one that speaks of its cache alone."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", why == "offline")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1" if why == "no network" else hub.url)
+    with pytest.raises(OperatorError) as pulled:
+        list_files("owner/none", "main")
+    with pytest.raises(StartupError) as served:
+        model_folder.find("owner/none")
+    assert str(served.value) == f"--model: {pulled.value}"

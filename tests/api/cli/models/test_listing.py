@@ -97,13 +97,25 @@ def test_show_says_what_the_template_makes_of_conversations(cache: Path) -> None
 
 def test_show_counts_agents(cache: Path) -> None:
     """As many as the KV cache holds at a time; a model that does not fit says by how much."""
-    shown = json.loads(run("show", "owner/small", "--tokens", "10000", "--json").output)
-    assert shown["agents"] == shown["kv_cache_bytes"] // (10_000 * 100_000)
-    output = run("show", "owner/small", "--tokens", "10000").output
-    assert f"{shown['agents']} at a time with 10,000 tokens each" in output
+    shown = json.loads(run("show", "owner/small", "--tokens", "3000", "--json").output)
+    assert shown["agents"] == shown["kv_cache_bytes"] // (3_000 * 100_000)
+    output = run("show", "owner/small", "--tokens", "3000").output
+    assert f"{shown['agents']} at a time with 3,000 tokens each" in output
     assert "penstock serve --model owner/small" in output
     assert "the weights take 17.0 GB" in " ".join(run("show", LARGE).output.split())
     assert "served      no: its download was cut" in run("show", "owner/half").output
+
+
+def test_agents_have_no_more_tokens_than_the_context(cache: Path) -> None:
+    """Without --tokens, too, whose default is more than this one has."""
+    usual, beyond = run("show", "owner/small"), run("show", "owner/small", "--tokens", "10000")
+    assert usual.output == run("show", "owner/small", "--tokens", "4096").output
+    assert "4,096 tokens each that share nothing" in usual.stdout
+    assert "32,768" not in usual.output
+    assert (beyond.stdout, beyond.stderr) == (
+        usual.stdout,
+        "penstock: the context has 4,096 tokens at most, not 10,000\n",
+    )
 
 
 def test_show_says_what_quantised_weights_take_on_a_processor(
