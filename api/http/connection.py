@@ -53,7 +53,7 @@ class Connection:
         """Entered only while no byte of a request has arrived."""
         self._is_first_request = True
         self._turn = Turn(service.beginnings)
-        """Of the request that is read."""
+        """That of the request that is read."""
 
     def close_if_idle(self) -> None:
         """Close an idle connection for a drain. A connection with a request ends by itself after that

@@ -24,7 +24,7 @@ class ServerProfile:
         self._steps = Steps()
         self._streams = 0
         self._tokens: Counter[int] = Counter()
-        """Of each request."""
+        """Tokens by request."""
         # trio takes the method when it is imported. What it returns from is written: the task that sent goes
         # on later.
         self._steps.parts.measure(socket.socket, "send", "write")

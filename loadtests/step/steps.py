@@ -55,8 +55,8 @@ def counted_calls(inside: Callable[[CodeType], bool]) -> Iterator[Calls]:
 
 
 class Steps:
-    """Of the thread that makes it. A run that counts takes calls in one step and graphs in the next: neither
-    count is of the other's work."""
+    """The steps of the thread that makes it. A run that counts takes calls in one step and graphs in the
+    next: neither count is of the other's work."""
 
     def __init__(self) -> None:
         self.parts, self.run, self.rows = Parts(), Run(), 0

@@ -15,11 +15,11 @@ SERVER_PARTS = ("parse", "account", "route", "detokenize", "encode", "write", RE
 STAGES = ("sampled to sent", "sent to parsed", "parsed to written", "sampled to written")
 _WHOLE = "whole step"
 _MEANS = ("page faults", "waits of threads")
-"""Of the timed run; other counts are medians of the counting one."""
+"""Counted in the timed run; other counts are medians of the counting one."""
 _WARM_STEPS = 4
 _WIDTH = 9
 Runs: TypeAlias = tuple[Run, Run]
-"""Of one process: a run for times, and one for counts."""
+"""A run of one process for times, and one for counts."""
 
 
 def steady(run: Run, rows: int) -> list[Step]:

@@ -65,7 +65,7 @@ class LarkRules:
         self._symbols: dict[str, _Symbol] = {}
         self._terminals: dict[str, _Terminal] = {}
         self._sources: dict[str, list[str]] = {}
-        """Of each grammar, what a terminal may be made of."""
+        """What a terminal of each grammar may be made of."""
         try:
             self._add_grammar(read_grammar(grammar), "")
             self._is_read = True

@@ -34,7 +34,7 @@ class Unreadable(Exception):
 
 
 class Atom(NamedTuple):
-    """What stands in an alternative, `least` to `most` (None: any number of) times."""
+    """What stands in an alternative, `least` to `most` times; `most` is None for any number."""
 
     kind: str
     """name, call (a name with `::` and arguments), string, range, regex, opaque, group, optional, not, and,
@@ -44,9 +44,9 @@ class Atom(NamedTuple):
     start: int
     """Where it stands in the grammar."""
     alternatives: Alternatives
-    """Of a group."""
+    """Those of a group."""
     value: Any
-    """Of %json and %regex, of a range both ends, of lark the grammar."""
+    """That of %json and %regex; both ends of a range; the grammar of lark."""
     least: int
     most: int | None
 
