@@ -59,11 +59,10 @@ _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit: the effect of another order of summation. Where not all is float32 the
 median position counts, because rounding may send a token to another expert, which changes one position much
-and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
-that goes to another expert, a right model differs, with one row at a time as well (`_ROUNDING_ALIKE`)."""
-_ROUNDING_ALIKE = 1.2
-"""In few bits, a batch that differs at most this many times as much as one row at a time differs by
-rounding."""
+and the others little; a wrong mask or state changes all that follow. And the model's own rounding counts:
+what one row at a time differs by. Where a token of the prompt goes to another expert, that is much; in 36
+layers of random weights in bfloat16 it was 0.06 to 0.13, and a batch's 0.05 to 0.12, on a CPU and an H100
+(trained weights: 0.005 and 0.006)."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
 """Positions that are kept of a reference: those of its answer, and in a second turn those of the first turn's
@@ -78,11 +77,7 @@ class ModelUnusable(Exception):
 
 
 class _Differs(Exception):
-    """A batch does not give what the model gives alone. `by`: this fraction of the largest logit."""
-
-    def __init__(self, reason: str, by: float = math.inf) -> None:
-        super().__init__(reason)
-        self.by = by
+    """A batch does not give what the model gives alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +106,7 @@ def check(
 class _Fault:
     reason: str
     raised: bool
-    """Whether the model raised; otherwise it differs, by a fraction of the largest logit."""
-    by: float = math.inf
+    """Whether the model raised; otherwise it differs."""
 
     def __str__(self) -> str:
         return self.reason
@@ -172,6 +166,8 @@ class _Check:
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
         self._faults: dict[Batching, _Fault | None] = {}
+        self._rounding = 0.0
+        """What one row at a time differs by, once it has been played."""
         self._answers: dict[Batching, _Answers] = {}
         self._references: dict[Packing | None, list[_Reference]] = {}
         # Numbers that differ by a last bit may be packed into different codes.
@@ -181,10 +177,7 @@ class _Check:
         """Return `wanted`, with the fallbacks that the model needs."""
         if self._fault(wanted.batching) is None:
             return wanted
-        found = self._rows(wanted)
-        if not found.batching.batched and self._only_rounds(wanted.batching):
-            return wanted
-        return self._prefixes(found)
+        return self._prefixes(self._rows(wanted))
 
     def drafts(self, verdict: Verdict) -> Verdict:
         """Return the verdict, without drafts if they change what rows get."""
@@ -215,13 +208,6 @@ class _Check:
                 raise ModelUnusable(str(fault))
         return replace(verdict, batching=ONE_ROW)
 
-    def _only_rounds(self, wanted: Batching) -> bool:
-        """Return whether this batching differs as one row at a time does, by the rounding of few bits."""
-        batch, alone = self._fault(wanted), self._fault(ONE_ROW)
-        if self._exact or batch is None or alone is None or not math.isfinite(alone.by):
-            return False
-        return batch.by <= _ROUNDING_ALIKE * alone.by
-
     def _prefixes(self, verdict: Verdict) -> Verdict:
         """Return the verdict, with less of the prefix cache if need be."""
         known = verdict.batching
@@ -251,10 +237,16 @@ class _Check:
             self._scene(run)
             self._answers.setdefault(batching, run.answers)
             # Backwards: the reference of the second turn is that of the first as well.
-            for submit in reversed(run.submits):
-                self._compare(submit, run.answers[submit.request_id], batching)
+            worst = max(
+                self._difference(submit, run.answers[submit.request_id], batching)
+                for submit in reversed(run.submits)
+            )
+            if batching == ONE_ROW and math.isfinite(worst):
+                self._rounding = worst
+            if not self._tolerated(worst, batching):
+                raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
         except _Differs as differs:
-            return _Fault(str(differs), raised=False, by=differs.by)
+            return _Fault(str(differs), raised=False)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
             if is_device_error(error):
                 raise  # It says nothing of the model, and a verdict is kept.
@@ -278,15 +270,24 @@ class _Check:
     def _prompt(self, count: int, seed: int) -> list[int]:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
-    def _compare(self, submit: Submit, answer: Sequence[TokenOut], batching: Batching) -> None:
-        """Raise _Differs if an answer is not, within the tolerance, what the model gives alone."""
+    def _difference(self, submit: Submit, answer: Sequence[TokenOut], batching: Batching) -> float:
+        """Return how far an answer is from what the model gives alone, as a fraction of the largest logit.
+        What is no number is infinitely far."""
         packing = self._packing if batching.batched else None  # One row a call has mlx-lm's own caches.
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         reference = self._reference(text, len(answer), packing)
         differences = reference.differences(answer, len(text) - len(answer))
-        worst = max(differences) if self._exact else median(differences)
-        if not worst <= (_TOLERANCE if self._exact else _TOLERANCE_16_BIT):  # NaN is a difference.
-            raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
+        if any(math.isnan(each) for each in differences):
+            return math.inf
+        return max(differences) if self._exact else median(differences)
+
+    def _tolerated(self, difference: float, batching: Batching) -> bool:
+        if self._exact:
+            return difference <= _TOLERANCE
+        if difference > _TOLERANCE_16_BIT and batching != ONE_ROW:
+            self._fault(ONE_ROW)  # It measures the model's rounding.
+            return difference <= _TOLERANCE_16_BIT + self._rounding
+        return difference <= _TOLERANCE_16_BIT
 
     def _reference(self, text: list[int], positions: int, packing: Packing | None) -> _Reference:
         """Return one that has the last `positions` of this text."""
