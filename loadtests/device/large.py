@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
@@ -64,11 +65,14 @@ def findings(
     with _folder(sizes.shape, bits) as folder:
         yield attempt("weights", lambda: _made(sizes.shape, bits, folder))
         yield from _steps(sizes, folder, environment)
+        backend = rows.loaded(folder)
+        yield from steps.decode_findings(backend, sizes.step_rows, turns=2)
+        del backend
+        gc.collect()
+        device().clear_pool()
         for name, clients in sizes.clients.items():
             # Penstock's 128 clients share a prefix; beside it others copy it for each.
             yield from _served(name, clients, sizes, folder, blas)
-        backend = rows.loaded(folder)
-        yield from steps.decode_findings(backend, sizes.step_rows, turns=2)
 
 
 @contextmanager

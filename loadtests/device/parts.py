@@ -22,7 +22,7 @@ from loadtests.device import report
 from loadtests.device.finding import DeviceReport, Finding, Section
 
 SECONDS: Mapping[str, float] = {
-    "facts": 60,
+    "facts": 75,
     "operations": 60,
     "embedded": 90,
     "answers": 60,

@@ -151,8 +151,8 @@ def test_rounding_is_no_fault() -> None:
 
 
 def test_rounding_of_many_layers_is_no_fault(tmp_path: Path) -> None:
-    """36 layers of random weights on an H100 differed by 0.054 in batches, and fell back to one row at a time:
-    what one row at a time differs by is the model's own rounding."""
+    """36 layers of random weights on an H100 differed by 0.054 in batches, and fell back to one row at a
+    time; what that differs by is the model's own rounding."""
     write_model(replace(TINY, layers=24, seed=3), tmp_path / "deep")
     model, _ = load_model(tmp_path / "deep", lazy=True)
     model.set_dtype(mx.bfloat16)
