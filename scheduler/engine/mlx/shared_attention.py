@@ -6,16 +6,18 @@ With rows r, a shared run of S tokens and private runs of T, one decode step of 
     shared:    S + r * T                                     (one matrix product of all rows' queries)
 
 so it pays as soon as (r - 1) * S tokens cost more than the few operations of merging (`row_sharing.py` holds
-the bound). The softmax is exact: each part gives its maximum, its sum and its weighted values, and they
-are merged in float32 as in Hydragen (arXiv 2402.05099) and FlashInfer's cascade. `_attend` is the inner part
-that a fused kernel could replace: it has no other input than queries, keys, values and a mask.
+the bound). The softmax is exact, in one of two ways:
+
+- Where the scores of all parts fit into memory at once, as in a decode step, they are put side by side and
+  weighted as one (`_of_all_scores`). What an operation costs beside its work is what counts there: on an H100
+  the 38 operations a layer of the other way were 20 ms a step; these are 23. NumPy, on x86, takes parts.
+- Else each part gives its maximum, its sum and its weighted values, and they are merged in float32 as in
+  Hydragen (arXiv 2402.05099) and FlashInfer's cascade.
 
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
 they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
 so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; not
-measured on a GPU). Bounded scores (`softcap`) are the exception.
-
-Everything here is composed of MLX operations; we have run it on the CPU build only.
+measured). Bounded scores (`softcap`) are the exception.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
+from scheduler.engine.mlx.cpu.softmax import goes_to_host, merge_weight, softmax_parts
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.packed import Numbers, Packed
 
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
 in float32 one of the buffers is reused."""
+_AT_ONCE = 3
+"""How many times these bytes a score takes where all lie side by side: they are copied, and little is freed
+before the end (44 bytes measured on the CPU). Chunks of many queries are for pieces, whose operations are
+large."""
 _MASKED = -1e30
 """Finite, so that a fully masked part has weight 0 and not NaN."""
 
@@ -115,8 +121,10 @@ def _attention(
 ) -> mx.array:
     """Return the attention for queries and keys of one type, in float32."""
     rows, heads, length, size = queries.shape
-    longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
-    piece = max(1, _most_scores() // (rows * heads * longest))
+    lengths = [keys.shape[2], *(group.keys.shape[2] for group in groups)]
+    scores = rows * heads * length * sum(lengths)
+    at_once = _AT_ONCE * scores <= _most_scores() and not goes_to_host(scores)
+    piece = max(1, _most_scores() // (rows * heads * max(lengths)))
     if length > piece and (mask is None or mask.shape[-2] == length):
         answers: list[mx.array] = []
         for start in range(0, length, piece):
@@ -127,15 +135,20 @@ def _attention(
         return mx.concatenate(answers, axis=2)
     kv_heads = keys.shape[1]
     queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
+    by_query = None
+    if sinks is not None:
+        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
+        by_query = by_query.reshape(1, kv_heads, -1, 1)
+    if at_once:
+        answer = _of_all_scores(queries, keys, values, groups, mask, by_query, length, softcap)
+        return answer.reshape(rows, heads, length, values.shape[-1])
     part = _attend(queries, keys, values, mask, length, softcap)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
         found = _attend_run(chosen, group.keys, group.values, softcap)
         part = part.merge(found if group.index is None else _spread(found, group.index, part))
-    if sinks is not None:
-        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
-        most = by_query.reshape(1, kv_heads, -1, 1)
-        part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
+    if by_query is not None:
+        part = part.merge(_Part(by_query, mx.ones_like(by_query), mx.zeros_like(by_query)))
     return (part.weighted / part.total).reshape(rows, heads, length, values.shape[-1])
 
 
@@ -149,6 +162,80 @@ def _after(done: list[mx.array], queries: mx.array) -> mx.array:
     return mx.depends(queries, done) if done else queries
 
 
+def _of_all_scores(
+    queries: mx.array,
+    keys: Numbers,
+    values: Numbers,
+    groups: Sequence[SharedGroup],
+    mask: mx.array | None,
+    sinks: mx.array | None,
+    length: int,
+    softcap: float | None,
+) -> mx.array:
+    """Return the attention, (rows, kv heads, n, size) in float32, from the scores of all parts side by side:
+    those of the private keys, then of each group, then the sinks, (1, kv heads, n, 1), which have no values.
+    A row that a group has not gets the weight 0 there."""
+    scores = [_masked(_scores(queries, keys, softcap), mask, length)]
+    for group in groups:
+        found = _apart(_scores(_together(queries, group.index), group.keys, softcap), len(group.rows))
+        if group.index is not None:
+            others = mx.full((len(queries), *found.shape[1:]), _MASKED, mx.float32)
+            others[group.index] = found
+            found = others
+        scores.append(found)
+    if sinks is not None:
+        scores.append(mx.broadcast_to(sinks, (*queries.shape[:-1], 1)))
+    _, weights, total = softmax_parts(mx.concatenate(scores, axis=-1) if len(scores) > 1 else scores[0])
+    weights = weights.astype(values.dtype)
+    end = keys.shape[2]
+    answer = _weighted(weights[..., :end], values).astype(mx.float32)
+    for group in groups:
+        begin, end = end, end + group.keys.shape[2]
+        found = _apart(
+            _weighted(_together(weights[..., begin:end], group.index), group.values), len(group.rows)
+        )
+        answer = answer + found if group.index is None else answer.at[group.index].add(found)
+    return answer / total
+
+
+def _together(by_row: mx.array, index: mx.array | None) -> mx.array:
+    """Return (1, kv heads, rows * n, size) of the rows of this index, or of all: what one product reads."""
+    chosen = by_row if index is None else by_row[index]
+    rows, kv_heads, count, size = chosen.shape
+    return chosen.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
+
+
+def _apart(together: mx.array, rows: int) -> mx.array:
+    """Return (rows, kv heads, n, size) of what was put together."""
+    _, kv_heads, count, size = together.shape
+    return together.reshape(kv_heads, rows, count // rows, size).swapaxes(0, 1)
+
+
+def _scores(queries: mx.array, keys: Numbers, softcap: float | None) -> mx.array:
+    """Return (rows, kv heads, n, tokens) scores in float32, which may be bounded."""
+    scores = keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
+    if softcap is not None:
+        scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
+    return scores
+
+
+def _masked(scores: mx.array, mask: mx.array | None, length: int) -> mx.array:
+    if mask is None:
+        return scores
+    shape = scores.shape
+    scores = scores.reshape(*shape[:2], -1, length, shape[-1])
+    if mask.ndim == 4:  # (rows, 1 or heads, queries, keys): MLA adds scores of its own by head.
+        by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
+        mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
+    scores = mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else mx.maximum(scores + mask, _MASKED)
+    return scores.reshape(shape)
+
+
+def _weighted(weights: mx.array, values: Numbers) -> mx.array:
+    """Return the sums of the values by these weights, which have their type."""
+    return values.weighted(weights) if isinstance(values, Packed) else weights @ values
+
+
 def _attend(
     queries: mx.array,
     keys: Numbers,
@@ -159,40 +246,22 @@ def _attend(
 ) -> _Part:
     """Return the part of (rows, kv heads, n, size) queries over (rows, kv heads, tokens, size) keys, each row
     over its own."""
-    scores = keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
-    if softcap is not None:
-        scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
-    if mask is not None:
-        shape = scores.shape
-        scores = scores.reshape(*shape[:2], -1, length, shape[-1])
-        if mask.ndim == 4:  # (rows, 1 or heads, queries, keys): MLA adds scores of its own by head.
-            by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
-            mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
-        scores = (
-            mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else mx.maximum(scores + mask, _MASKED)
-        )
-        scores = scores.reshape(shape)
-    most, weights, total = softmax_parts(scores)
-    weights = weights.astype(values.dtype)
-    weighted = values.weighted(weights) if isinstance(values, Packed) else weights @ values
+    most, weights, total = softmax_parts(_masked(_scores(queries, keys, softcap), mask, length))
+    weighted = _weighted(weights.astype(values.dtype), values)
     return _Part(most, total, weighted.astype(mx.float32))
 
 
 def _attend_run(queries: mx.array, keys: Numbers, values: Numbers, softcap: float | None) -> _Part:
     """Return the part of all rows' queries over one run, as one product per head."""
-    rows, kv_heads, count, size = queries.shape
-    together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
+    rows, kv_heads, count, _ = queries.shape
+    together = _together(queries, None)
     most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))
     parts: list[_Part] = []
     for start in range(0, rows * count, most_queries):
         chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
         parts.append(_attend(chosen, keys, values, None, count, softcap))
     whole = _joined(parts)
-
-    def by_row(array: mx.array) -> mx.array:
-        return array.reshape(kv_heads, rows, count, -1).swapaxes(0, 1)
-
-    return _Part(by_row(whole.most), by_row(whole.total), by_row(whole.weighted))
+    return _Part(_apart(whole.most, rows), _apart(whole.total, rows), _apart(whole.weighted, rows))
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

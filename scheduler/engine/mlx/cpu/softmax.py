@@ -69,10 +69,15 @@ def merge_weight(x: mx.array) -> mx.array:
     return weight(mx.maximum(x, _FARTHEST))
 
 
+def goes_to_host(scores: int) -> bool:
+    """Return whether NumPy computes the softmax of so many."""
+    return device().traits.exp_is_slow and scores >= _MANY_SCORES
+
+
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """Return the maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
     belong to the caller and must not be used afterwards: large ones are overwritten."""
-    if device().traits.exp_is_slow and scores.size >= _MANY_SCORES:
+    if goes_to_host(scores.size):
         return _on_host(scores)
     most = mx.max(scores, axis=-1, keepdims=True)
     weights = weight(scores - most)

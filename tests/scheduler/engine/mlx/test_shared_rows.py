@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import patch
 
 import mlx.core as mx
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.engine.mlx import shared_attention as attention
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -85,7 +87,8 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
         for chosen in members
         for tokens in [draw(st.integers(1, 7))]
     ]
-    found = shared_attention(queries, keys, values, groups, size**-0.5, mask, sinks, softcap)
+    with patch.object(attention, "_AT_ONCE", draw(st.sampled_from([1, 1 << 40]))):
+        found = shared_attention(queries, keys, values, groups, size**-0.5, mask, sinks, softcap)
     for row in range(rows):
         mine = [group for group in groups if row in group.rows]
         all_keys = mx.concatenate([*(unpacked(group.keys) for group in mine), keys[row : row + 1]], axis=2)

@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 
 from scheduler.engine.device import Traits
+from scheduler.engine.mlx import shared_attention as attention
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 
@@ -60,14 +61,26 @@ class _Case:
         )
 
 
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether all scores lie side by side, or parts are merged, as where they do not fit."""
+    if request.param == "apart":
+        monkeypatch.setattr(attention, "_AT_ONCE", 1 << 40)
+    return str(request.param)
+
+
+_BOTH_WAYS = pytest.mark.parametrize("way", ["side by side", "apart"], indirect=True)
+
+
 def _rms(array: mx.array) -> float:
     return float(mx.sqrt(mx.mean(mx.square(array.astype(mx.float32)))))
 
 
 @pytest.mark.parametrize("device", [METAL, X86], ids=["gpu", "x86"])
 @pytest.mark.parametrize("tokens", [4096, 16384, 100_000])
+@_BOTH_WAYS
 def test_flat_scores_over_a_long_run_give_the_values_mean(
-    device: Traits, tokens: int, dtype: mx.Dtype
+    way: str, device: Traits, tokens: int, dtype: mx.Dtype
 ) -> None:
     """Equality: all values are 4, so the answer is 4. In float16 the sum of weights times values is not: past
     65,504 it was infinity (16,384 tokens), and as a sixteen-bit mean the weights would be subnormal."""
@@ -87,8 +100,9 @@ def test_flat_scores_over_a_long_run_give_the_values_mean(
 @pytest.mark.parametrize("device", [METAL, X86], ids=["gpu", "x86"])
 @pytest.mark.parametrize("loudness", [1.0, 3.0, 8.0])
 @pytest.mark.parametrize("length", [1, 5], ids=["decode", "prefill"])
+@_BOTH_WAYS
 def test_its_error_is_a_fused_kernel_s_rounding(
-    device: Traits, loudness: float, length: int, dtype: mx.Dtype
+    way: str, device: Traits, loudness: float, length: int, dtype: mx.Dtype
 ) -> None:
     """Tolerance, as a root of the mean square: what rounding the exact answer once costs in float16, twice
     that in bfloat16 (measured 1.0, and 1.4 to 1.7). Scores rounded to 16 bits made 2.7 to 9.6 times it."""
@@ -111,16 +125,19 @@ def test_a_row_outside_the_group_is_not_touched_by_it(dtype: mx.Dtype) -> None:
     assert not mx.array_equal(beside[::2], alone[::2])
 
 
+@_BOTH_WAYS
 def test_a_part_that_is_masked_as_a_whole_counts_nothing(
-    dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+    way: str, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tolerance as above (another order of summing). Also where a device's fast exponential made NaN of what
-    is far below anything that a score can be."""
+    """Tolerance as above (another order of summing). Parts that are merged also stand a device whose fast
+    exponential makes NaN of what is far below anything that a score can be; where such scores lie beside
+    others, the check at load finds that device (`test_shared_rows.py`)."""
     case = _Case.random(dtype, 700, 1.0)
     group = SharedGroup(case.run_keys, case.run_values, tuple(range(_ROWS)), None)
     hidden = mx.zeros((_ROWS, 1, 1, case.keys.shape[2]), mx.bool_)
-    ordinary = mx.exp
-    monkeypatch.setattr(mx, "exp", lambda x: mx.where(x < -1e9, mx.nan, ordinary(x)))
+    if way == "apart":
+        ordinary = mx.exp
+        monkeypatch.setattr(mx, "exp", lambda x: mx.where(x < -1e9, mx.nan, ordinary(x)))
     found = shared_attention(case.queries, case.keys, case.values, [group], _SCALE, hidden)
     expected = mx.fast.scaled_dot_product_attention(
         case.queries.astype(mx.float32),
@@ -134,9 +151,8 @@ def test_a_part_that_is_masked_as_a_whole_counts_nothing(
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
-def test_pieces_of_a_long_chunk_fit_a_bound_in_bytes(
-    dtype: mx.Dtype,
-) -> None:
+@pytest.mark.parametrize("way", ["apart"], indirect=True)
+def test_pieces_of_a_long_chunk_fit_a_bound_in_bytes(way: str, dtype: mx.Dtype) -> None:
     """What MLX's allocator counts above what is held is the bound and the float32 copies of keys and values.
     It walks a graph breadth first: pieces that did not wait for each other took six to nine times as much.
     They make no difference (tolerance: products of other shapes)."""
