@@ -2,7 +2,7 @@
 
 There is one device per process: attention and the feed-forward gate read it, and mlx-lm's models, which call
 them, can pass no argument of ours. Callers read `device()` at each call, not at import, so that tests on a
-CPU can run the branches of Metal and CUDA (`forced`). We have run the CPU's only.
+CPU can run the branches of Metal and CUDA (`forced`). The CPU's and CUDA's were run, Metal's never.
 """
 
 from __future__ import annotations

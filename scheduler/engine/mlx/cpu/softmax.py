@@ -70,7 +70,7 @@ def merge_weight(x: mx.array) -> mx.array:
 
 
 def goes_to_host(scores: int) -> bool:
-    """Return whether NumPy computes the softmax of so many."""
+    """Return whether NumPy computes the softmax of this number of scores."""
     return device().traits.exp_is_slow and scores >= _MANY_SCORES
 
 
