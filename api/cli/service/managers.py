@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -86,9 +87,8 @@ class Systemd:
         self._ask("daemon-reload")
 
     def state(self) -> ManagerState:
-        shown = _pairs(
-            self._ask("show", self.places.unit.name, "-p", _SHOWN, may_fail=True).splitlines(), "="
-        )
+        printed = self._ask("show", self.places.unit.name, "-p", _SHOWN, may_fail=True)
+        shown = dict(re.findall(r"^(\w+)=(.*)$", printed, re.MULTILINE))
         if shown.get("LoadState") == "not-found":
             return _NOT_INSTALLED
         active, job = shown.get("ActiveState", "unknown"), shown.get("Job", "0")
@@ -162,8 +162,7 @@ class Launchd:
     def state(self) -> ManagerState:
         printed = next(filter(None, (self._printed(self._target(domain)) for domain in self._domains)), "")
         # Lines of the outermost block have one tab: inner blocks have a `state`, too.
-        outermost = (line[1:] for line in printed.splitlines() if line[:1] == "\t" != line[1:2])
-        shown = _pairs(outermost, " = ")
+        shown = dict(re.findall(r"^\t(\S.*?) = (.*)$", printed, re.MULTILINE))
         if "state" not in shown:
             return _NOT_INSTALLED
         runs, pid, text = _number(shown, "runs"), _number(shown, "pid"), shown["state"]
@@ -208,10 +207,6 @@ def _memory_bytes(pid: int) -> int | None:
         return sum(filter(None, footprints)) if footprints[0] is not None else None
     else:
         return None
-
-
-def _pairs(lines: Iterable[str], equals: str) -> dict[str, str]:
-    return dict(line.split(equals, 1) for line in lines if equals in line)
 
 
 def _number(shown: Mapping[str, str], name: str) -> int | None:
