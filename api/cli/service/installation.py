@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -16,31 +16,33 @@ from api.cli.service import environment_file
 from api.cli.service.service_options import Platform, ServiceFiles, ServiceOptions
 from api.cli.service.units import plist, socket_text, unit_text
 
+_PRIVATE, _PUBLIC = 0o600, 0o644
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A file to write. Private ones, with their folder, are for the service's user alone."""
 
     path: Path
-    content: bytes
-    is_private: bool = False
+    text: str
+    mode: int = _PRIVATE
     is_kept: bool = False
     """Whether an existing file stays as it is."""
 
 
-def plan(options: ServiceOptions, places: ServiceFiles, variables: Mapping[str, str]) -> tuple[Planned, ...]:
+def plan(options: ServiceOptions, places: ServiceFiles, variables: Mapping[str, str]) -> list[Planned]:
     """Return every file of a new service. `variables` go into the environment file if there is none yet."""
-    environment = environment_file.written(variables).encode()
-    record = msgspec.json.format(msgspec.json.encode(options)) + b"\n"
-    files = [Planned(places.environment, environment, True, True), Planned(places.record, record, True)]
+    record = msgspec.json.format(msgspec.json.encode(options)).decode() + "\n"
+    files = [
+        Planned(places.environment, environment_file.written(variables), is_kept=True),
+        Planned(places.record, record),
+    ]
     if options.platform is Platform.LAUNCHD:
         # The log's folder must be there before launchd writes into it.
-        crashes = places.log.with_suffix(".crash.log")
-        return (*files, Planned(crashes, b"", True, True), Planned(places.unit, plist(options, places)))
-    files.append(Planned(places.unit, unit_text(options).encode()))
-    if not options.engine:
-        files.append(Planned(places.socket, socket_text(options).encode()))
-    return tuple(files)
+        files.append(Planned(places.crash_log, "", is_kept=True))
+        return [*files, Planned(places.unit, plist(options, places), _PUBLIC)]
+    files.append(Planned(places.unit, unit_text(options), _PUBLIC))
+    return files if options.engine else [*files, Planned(places.socket, socket_text(options), _PUBLIC)]
 
 
 def shown(planned: Planned) -> str:
@@ -48,43 +50,35 @@ def shown(planned: Planned) -> str:
     shows."""
     if planned.is_kept and planned.path.exists():
         return f"# {planned.path} (exists, and is kept)\n"
-    lines = planned.content.decode().splitlines()
+    lines = planned.text.splitlines()
     if planned.is_kept:
         lines = [line if line.startswith("#") else f"{line.partition('=')[0]}=..." for line in lines]
-    return "\n".join([f"# {planned.path} (mode {_mode(planned):o})", *lines]) + "\n"
+    return "\n".join([f"# {planned.path} (mode {planned.mode:o})", *lines]) + "\n"
 
 
-def _mode(planned: Planned) -> int:
-    return 0o600 if planned.is_private else 0o644
-
-
-def write(files: tuple[Planned, ...], owner: str | None) -> list[Path]:
+def write(files: list[Planned], owner: str | None) -> list[Path]:
     """Write the files, each whole or not at all, and return those written. `owner` runs the service, and gets
     the private files and their new folder. Raise OperatorError."""
     written = []
     for one in files:
         if one.is_kept and one.path.exists():
             continue
-        folder, of_owner = one.path.parent, owner if one.is_private else None
-        partial = one.path.with_name(f".{one.path.name}.{os.getpid()}")
+        folder, is_private = one.path.parent, one.mode == _PRIVATE
         try:
             if not folder.exists():
-                folder.mkdir(mode=0o700 if one.is_private else 0o755, parents=True)
-                if of_owner is not None:
-                    shutil.chown(folder, of_owner)
-            # Nobody else reads it from the first byte on.
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(one.content)
-                os.fchmod(descriptor, _mode(one))
-            if of_owner is not None:
-                shutil.chown(partial, of_owner)
-            partial.replace(one.path)
+                folder.mkdir(mode=0o700 if is_private else 0o755, parents=True)
+                if is_private and owner is not None:
+                    shutil.chown(folder, owner)
+            # Nobody else reads a file while it is written: such a folder has mode 0700.
+            with TemporaryDirectory(prefix=f".{one.path.name}.", dir=folder) as hidden:
+                partial = Path(hidden, one.path.name)
+                partial.write_text(one.text, "utf-8")
+                partial.chmod(one.mode)
+                if is_private and owner is not None:
+                    shutil.chown(partial, owner)
+                partial.replace(one.path)
         except (OSError, LookupError) as error:
             raise OperatorError(f"cannot write {one.path}: {error}") from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
         written.append(one.path)
     return written
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from api.cli.errors import OperatorError
 from api.cli.process_table import tree
-from api.cli.service.service_options import Platform, ServiceFiles, label
+from api.cli.service.service_options import Platform, label, places_of
 from scheduler.engine.budget.readings import MacMemory
 
 _COMMAND_SECONDS = 60.0
 _STOP_SECONDS = 3700.0
 """Longer than any drain: both managers kill a service that outlives its stop timeout."""
-_POLL_SECONDS = 0.2
 _BOOTSTRAP_SECONDS = 30.0
+_POLL_SECONDS = 0.2
 _SHOWN = "ActiveState,SubState,NRestarts,LoadState,Job,MainPID,MemoryCurrent"
 _STILL_THERE = (5, 37)
 """Exit codes of `launchctl bootstrap` while the previous job has not quite ended: input/output error,
@@ -44,95 +45,89 @@ class ManagerState:
     """Memory of all its processes, or None if unknown."""
 
 
-class Manager(Protocol):
-    def start(self) -> None:
-        """Start the installed service, now and at each login or boot, without waiting until it is ready. A
-        running one is drained first."""
-        ...
-
-    def stop(self) -> None:
-        """Stop the service and its starts at login or boot, and return when its drain has ended. Do nothing
-        if it does not exist."""
-        ...
-
-    def reread(self) -> None:
-        """Forget a unit whose file is gone."""
-        ...
-
-    def state(self) -> ManagerState: ...
-
-    def log_command(self, lines: int, *, follow: bool) -> list[str]: ...
+_NOT_INSTALLED = ManagerState("not installed", False, None)
 
 
 class Systemd:
-    def __init__(self, name: str, folder: Path, *, system: bool) -> None:
-        """`folder` holds its units. An engine has no socket unit."""
-        self._name = name
-        self._folder = folder
-        self._units = [f"{name}.socket", f"{name}.service"]
+    platform = Platform.SYSTEMD
+
+    def __init__(self, name: str, *, system: bool) -> None:
+        self.name, self.system = name, system
+        self.places = places_of(name, self.platform, system=system, environment=os.environ)
+        self._units = (self.places.socket, self.places.unit)
         self._scope = [] if system else ["--user"]
 
+    def check(self) -> None:
+        """Raise OperatorError if it does not run on this machine."""
+        if shutil.which("systemctl") is None or not Path("/run/systemd/system").exists():
+            raise OperatorError(
+                "systemd does not run on this machine: start penstock serve from what does, which may\n"
+                "hand its sockets over as systemd does (LISTEN_FDS)"
+            )
+
     def start(self) -> None:
+        """Start the installed service, now and at each login or boot, without waiting until it is ready. A
+        running one is drained first. An engine has no sockets."""
         self.reread()
-        units = [unit for unit in self._units if (self._folder / unit).exists()]
-        self._ask("enable", *units)
-        self._ask("reset-failed", *units, may_fail=True)
-        *sockets, service = units
+        *sockets, service = (unit.name for unit in self._units if unit.exists())
+        self._ask("enable", *sockets, service)
+        self._ask("reset-failed", *sockets, service, may_fail=True)
         if sockets:
             self._ask("start", *sockets)
         self._ask("restart", "--no-block", service)
 
     def stop(self) -> None:
-        self._ask("disable", "--now", *self._units, seconds=_STOP_SECONDS, may_fail=True)
+        """Stop the service and its starts at login or boot, and return when its drain has ended. Do nothing
+        if it does not exist."""
+        names = (unit.name for unit in self._units)
+        self._ask("disable", "--now", *names, seconds=_STOP_SECONDS, may_fail=True)
 
     def reread(self) -> None:
+        """Forget a unit whose file is gone."""
         self._ask("daemon-reload")
 
     def state(self) -> ManagerState:
-        return systemd_state(self._ask("show", f"{self._name}.service", "-p", _SHOWN, may_fail=True))
+        printed = self._ask("show", self.places.unit.name, "-p", _SHOWN, may_fail=True)
+        shown = dict(re.findall(r"^(\w+)=(.*)$", printed, re.MULTILINE))
+        if shown.get("LoadState") == "not-found":
+            return _NOT_INSTALLED
+        active, job = shown.get("ActiveState", "unknown"), shown.get("Job", "0")
+        return ManagerState(
+            f"{active} ({shown.get('SubState', '?')})",
+            # A start that waits for other units is a job of a unit that is still inactive.
+            active in ("active", "activating", "reloading") or job not in ("", "0"),
+            _number(shown, "NRestarts"),
+            _number(shown, "MainPID") or None,
+            _number(shown, "MemoryCurrent"),
+        )
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
         whose = "--user-unit" if self._scope else "--unit"
-        return ["journalctl", whose, self._name, "-n", str(lines), "-f" if follow else "--no-pager"]
+        return ["journalctl", whose, self.name, "-n", str(lines), "-f" if follow else "--no-pager"]
 
     def _ask(self, *words: str, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
-        return _run(["systemctl", *self._scope, *words], seconds=seconds, may_fail=may_fail)
-
-
-def systemd_state(text: str) -> ManagerState:
-    """Read what `systemctl show` prints."""
-    shown = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    active, restarts = shown.get("ActiveState", "unknown"), shown.get("NRestarts", "")
-    if shown.get("LoadState") == "not-found":
-        return ManagerState("not installed", False, None)
-    return ManagerState(
-        f"{active} ({shown.get('SubState', '?')})",
-        # A start that waits for other units is a job of a unit that is still inactive.
-        active in ("active", "activating", "reloading") or shown.get("Job", "0") not in ("", "0"),
-        int(restarts) if restarts.isdigit() else None,
-        _number(shown.get("MainPID", "")) or None,
-        _number(shown.get("MemoryCurrent", "")),
-    )
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+        return _asked("systemctl", *self._scope, *words, seconds=seconds, may_fail=may_fail).stdout
 
 
 class Launchd:
     """A user's launchd agent, or a daemon of the machine. launchd holds no socket for it: after one process
-    has ended, connections are refused until the next one listens."""
+    has ended, connections are refused until the next one listens. The methods do what those of Systemd do."""
 
-    def __init__(self, name: str, places: ServiceFiles, *, system: bool) -> None:
-        self._places = places
-        self._label = label(name)
+    platform = Platform.LAUNCHD
+
+    def __init__(self, name: str, *, system: bool) -> None:
+        self.name, self.system = name, system
+        self.places = places_of(name, self.platform, system=system, environment=os.environ)
         # A user logged in at the screen has the first domain; one with only ssh, or at boot, has the second.
         self._domains = ("system",) if system else (f"gui/{os.getuid()}", f"user/{os.getuid()}")
+
+    def check(self) -> None:
+        """Do nothing: each Mac has launchd."""
 
     def start(self) -> None:
         self.stop()
         for domain in self._domains:
-            _run(["launchctl", "enable", f"{domain}/{self._label}"], may_fail=True)
+            _asked("launchctl", "enable", self._target(domain), may_fail=True)
             if self._bootstrap(domain):
                 return
         raise OperatorError(
@@ -142,58 +137,64 @@ class Launchd:
 
     def _bootstrap(self, domain: str) -> bool:
         """Start the job in the domain, or return False if there is no such domain. Raise OperatorError."""
-        command = ["launchctl", "bootstrap", domain, str(self._places.unit)]
-        end = time.monotonic() + _BOOTSTRAP_SECONDS
-        while (done := _done(command)).returncode:
-            if done.returncode == _NO_DOMAIN:
-                return False
-            if done.returncode not in _STILL_THERE or time.monotonic() > end:
-                raise _failed(command, done)
-            time.sleep(_POLL_SECONDS)
-        return True
+        for _ in polls(_BOOTSTRAP_SECONDS):
+            done = _asked("launchctl", "bootstrap", domain, str(self.places.unit), may_fail=True)
+            if done.returncode not in _STILL_THERE:
+                break
+        if done.returncode not in (0, _NO_DOMAIN):
+            raise _failed(done)
+        return done.returncode == 0
 
     def stop(self) -> None:
         for domain in self._domains:
-            target = f"{domain}/{self._label}"
-            _run(["launchctl", "bootout", target], may_fail=True)
+            target = self._target(domain)
+            _asked("launchctl", "bootout", target, may_fail=True)
             # bootout returns before the job has ended: the job is draining.
-            end = time.monotonic() + _STOP_SECONDS
-            while self._printed(target):
-                if time.monotonic() > end:
-                    raise OperatorError(f"{target} has not ended in {_STOP_SECONDS:g} s")
-                time.sleep(_POLL_SECONDS)
+            for _ in polls(_STOP_SECONDS):
+                if not self._printed(target):
+                    break
+            else:
+                raise OperatorError(f"{target} has not ended in {_STOP_SECONDS:g} s")
 
     def reread(self) -> None:
         """Do nothing: launchd has forgotten the job already."""
 
     def state(self) -> ManagerState:
-        printed = (self._printed(f"{domain}/{self._label}") for domain in self._domains)
-        state = launchd_state(next(filter(None, printed), ""))
-        return state if state.pid is None else replace(state, memory_bytes=_memory_bytes(state.pid))
+        printed = next(filter(None, (self._printed(self._target(domain)) for domain in self._domains)), "")
+        # Lines of the outermost block have one tab: inner blocks have a `state`, too.
+        shown = dict(re.findall(r"^\t(\S.*?) = (.*)$", printed, re.MULTILINE))
+        if "state" not in shown:
+            return _NOT_INSTALLED
+        runs, pid, text = _number(shown, "runs"), _number(shown, "pid"), shown["state"]
+        if has_failed := shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)"):
+            text += f", last exit code {shown['last exit code']}"
+        return ManagerState(
+            text,
+            not has_failed or shown["state"] in ("running", "spawn scheduled"),
+            None if runs is None else max(0, runs - 1),
+            pid,
+            None if pid is None else _memory_bytes(pid),
+        )
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
         # -F follows the name: a new file replaces the log when it has its size.
-        return ["tail", *(["-F"] if follow else []), "-n", str(lines), str(self._places.log)]
+        return ["tail", *(["-F"] if follow else []), "-n", str(lines), str(self.places.log)]
+
+    def _target(self, domain: str) -> str:
+        return f"{domain}/{label(self.name)}"
 
     def _printed(self, target: str) -> str:
         """Return launchd's description of the job, or an empty string if there is none."""
-        done = _done(["launchctl", "print", target])
+        done = _asked("launchctl", "print", target, may_fail=True)
         return "" if done.returncode else done.stdout
 
 
-def launchd_state(text: str) -> ManagerState:
-    """Read what `launchctl print` prints, but only the lines of the outermost block, which have one tab:
-    inner blocks have a `state`, too."""
-    lines = (line[1:] for line in text.splitlines() if line.startswith("\t") and not line.startswith("\t\t"))
-    shown = dict(line.split(" = ", 1) for line in lines if " = " in line)
-    if "state" not in shown:
-        return ManagerState("not installed", False, None)
-    runs = shown.get("runs", "")
-    restarts = max(0, int(runs) - 1) if runs.isdigit() else None
-    failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
-    is_coming = shown["state"] in ("running", "spawn scheduled")
-    words = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
-    return ManagerState(words, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+Manager: TypeAlias = Systemd | Launchd
+
+
+def manager_of(name: str, *, system: bool) -> Manager:
+    """Return this machine's manager for a service. Raise OperatorError for an invalid name."""
+    return (Launchd if sys.platform == "darwin" else Systemd)(name, system=system)
 
 
 def _memory_bytes(pid: int) -> int | None:
@@ -208,39 +209,35 @@ def _memory_bytes(pid: int) -> int | None:
         return None
 
 
-def manager_of(platform: Platform, name: str, places: ServiceFiles, *, system: bool) -> Manager:
-    """Return the service manager. Raise OperatorError if it does not run on this machine."""
-    match platform:
-        case Platform.SYSTEMD:
-            if shutil.which("systemctl") is None or not Path("/run/systemd/system").exists():
-                raise OperatorError(
-                    "systemd does not run on this machine: start penstock serve from what does, which may\n"
-                    "hand its sockets over as systemd does (LISTEN_FDS)"
-                )
-            return Systemd(name, places.unit.parent, system=system)
-        case Platform.LAUNCHD:
-            if Platform.of(sys.platform) is not Platform.LAUNCHD:
-                raise OperatorError("launchd is there on macOS only")
-            return Launchd(name, places, system=system)
+def _number(shown: Mapping[str, str], name: str) -> int | None:
+    text = shown.get(name, "")
+    return int(text) if text.isdigit() else None
 
 
-def _run(command: Sequence[str], *, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
-    """Run a command and return its output. Raise OperatorError with the end of its stderr if it failed."""
-    done = _done(command, seconds)
-    if done.returncode and not may_fail:
-        raise _failed(command, done)
-    return done.stdout
+def polls(seconds: float) -> Iterator[None]:
+    """Yield at each time to look again, the first at once, until `seconds` have passed."""
+    end = time.monotonic() + seconds
+    yield
+    while time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+        yield
 
 
-def _done(command: Sequence[str], seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+def _asked(
+    *command: str, seconds: float = _COMMAND_SECONDS, may_fail: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command. Raise OperatorError if it cannot be run, or fails and may not."""
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OperatorError(f"{' '.join(command)}: {error}") from error
+    if done.returncode and not may_fail:
+        raise _failed(done)
+    return done
 
 
-def _failed(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> OperatorError:
+def _failed(done: subprocess.CompletedProcess[str]) -> OperatorError:
     last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
-    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(last_lines or ["without a word"]))
+    return OperatorError(f"{' '.join(done.args)} failed: " + "\n".join(last_lines or ["without a word"]))

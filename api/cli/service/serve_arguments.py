@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from api.cli.errors import OperatorError
 from api.cli.join import engine
 from api.cli.serve_command import serve_settings
 from api.cli.service.environment_file import KEPT
-from api.options import options
+from api.cli.service.service_options import ServiceOptions
+from api.options import options as serve_options
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.settings import ServeSettings
 from scheduler.engine.joining import TOKEN_VARIABLE
@@ -20,7 +22,9 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 def known_variables() -> frozenset[str]:
     """Return the names of variables that are options of `serve`."""
-    return frozenset(options.variable(name) for option in options.options() for name in option.names)
+    return frozenset(
+        serve_options.variable(name) for option in serve_options.options() for name in option.names
+    )
 
 
 def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -29,7 +33,7 @@ def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(environment.items()) if name in kept}
 
 
-def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
+def serve_settings_of(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
     """Return the settings that `serve` would use. Replace this process's own variables for `serve` by the
     service's `variables`. Raise OperatorError, OptionError or click.UsageError."""
     if any(one == "--api-key" or one.startswith("--api-key=") for one in arguments):
@@ -48,11 +52,17 @@ def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSett
     return settings
 
 
-def check_engine(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Raise click.UsageError or OperatorError for what `penstock engine` would refuse."""
-    given = engine.make_context("penstock engine", list(arguments)).params
-    if given["token_file"] is None and TOKEN_VARIABLE not in variables:
-        raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
+def checked(options: ServiceOptions, variables: Mapping[str, str]) -> tuple[ServiceOptions, str | None]:
+    """Check the arguments, and return the options with what follows from them, and the server's URL, which an
+    engine has not. Raise OperatorError, OptionError or click.UsageError for what would be refused."""
+    if options.engine:
+        given = engine.make_context("penstock engine", list(options.arguments)).params
+        if given["token_file"] is None and TOKEN_VARIABLE not in variables:
+            raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
+        return options, None
+    settings = serve_settings_of(options.arguments, variables)
+    addresses = addresses_of(settings)
+    return replace(options, addresses=addresses, drain_seconds=settings.drain_seconds), url_of(settings)
 
 
 def addresses_of(settings: ServeSettings) -> tuple[str, ...]:

@@ -18,11 +18,6 @@ class Platform(StrEnum):
     SYSTEMD = "systemd"
     LAUNCHD = "launchd"
 
-    @classmethod
-    def of(cls, system: str) -> Platform:
-        """Return the platform of a value of `sys.platform`."""
-        return cls.LAUNCHD if system == "darwin" else cls.SYSTEMD
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
@@ -48,8 +43,6 @@ class ServiceOptions:
     """The drain time of `serve`."""
 
     def __post_init__(self) -> None:
-        if not self.program or not Path(self.program[0]).is_absolute():
-            raise OperatorError(f"the program must be an absolute path, not {' '.join(self.program)!r}")
         if self.system and not self.run_as:
             raise OperatorError("a service of the system needs the user that it runs as: --run-as USER")
         if self.run_as and not self.system:
@@ -73,17 +66,22 @@ class ServiceFiles:
 
     @property
     def socket(self) -> Path:
-        """Return the place of systemd's unit of the sockets; launchd holds none for the server."""
+        """systemd's unit of the sockets; launchd holds none for the server."""
         return self.unit.with_suffix(".socket")
 
     @property
+    def crash_log(self) -> Path:
+        """What launchd writes: errors before the service opens its log, or when it cannot."""
+        return self.log.with_suffix(".crash.log")
+
+    @property
     def environment(self) -> Path:
-        """Return the file of keys and other variables."""
+        """The file of keys and other variables."""
         return self.folder / "environment"
 
     @property
     def record(self) -> Path:
-        """Return the file that records the options given to `install`."""
+        """The file that records the options given to `install`."""
         return self.folder / "service.json"
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from dataclasses import dataclass
 
+import click
 import httpx
 
 from api.cli.errors import OperatorError
 from api.cli.process_table import ps
-from api.cli.service.managers import Manager, ManagerState
+from api.cli.service.managers import Manager, ManagerState, polls
 from api.cli.service.service_options import ServiceOptions
 from scheduler.shared.gigabytes import gigabytes
 
 _PROBE_SECONDS = 5.0
-_POLL_SECONDS = 0.25
 _READY_SECONDS = 900.0
 _ERROR = "penstock: "
 """The prefix of what `serve` prints when it cannot start."""
@@ -67,20 +66,20 @@ def lines_of(found: ServiceStatus) -> list[str]:
     return shown
 
 
-def wait_started(manager: Manager, before: int | None, url: str | None) -> None:
-    """Wait until a process other than `before` is ready or, if there is no `url`, runs. Raise OperatorError
-    if it ended, or is not ready after a quarter of an hour."""
-    deadline = time.monotonic() + _READY_SECONDS
+def start(manager: Manager, before: int | None, url: str | None) -> None:
+    """Start the service, and wait until a process other than `before` is ready or, without `url`, runs.
+    Raise OperatorError if it ended, or is not ready after a quarter of an hour."""
+    manager.start()
     look = "look at penstock service logs; penstock service uninstall removes it"
-    while time.monotonic() < deadline:
+    for _ in polls(_READY_SECONDS):
         state = manager.state()
         if state.pid not in (None, before) and (url is None or probe(url)[1]):
+            click.echo(f"ready      {url}" if url else "runs       its server says whether it has joined")
             return
         if not state.is_active:
             raise OperatorError(
                 f"the service did not start: it is {state.text}{_last_words(manager)}\n{look}"
             )
-        time.sleep(_POLL_SECONDS)
     raise OperatorError(f"the service is not ready after {_READY_SECONDS:g} s, but may become so\n{look}")
 
 

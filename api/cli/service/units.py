@@ -4,6 +4,7 @@ on the service's options."""
 from __future__ import annotations
 
 import plistlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ from api.cli.service.service_options import ServiceFiles, ServiceOptions, label
 _RESTART_SECONDS = 5
 _STOP_MARGIN_SECONDS = 15
 """Time after the drain until systemd or launchd kills what is left."""
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"})
+_PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@-]+")
 
 _UNIT = """\
 # Written by penstock service install, which writes it anew; your own settings go into
@@ -99,7 +100,7 @@ def socket_text(options: ServiceOptions) -> str:
     return _SOCKET.format(addresses=addresses, at_boot="FreeBind=yes" if options.system else "")
 
 
-def plist(options: ServiceOptions, places: ServiceFiles) -> bytes:
+def plist(options: ServiceOptions, places: ServiceFiles) -> str:
     """Return the property list, of which the same holds."""
     entries: dict[str, Any] = {
         "Label": label(options.name),
@@ -112,15 +113,14 @@ def plist(options: ServiceOptions, places: ServiceFiles) -> bytes:
         "ProcessType": "Interactive",
         "Umask": 0o077,
         "SoftResourceLimits": {"NumberOfFiles": 10240},
-        # Only for errors before the service opens its log, or when it cannot.
-        "StandardErrorPath": str(places.log.with_suffix(".crash.log")),
+        "StandardErrorPath": str(places.crash_log),
     }
     if options.run_as is not None:
         entries["UserName"] = options.run_as
     if not options.system:
         # Also in the domain of a user who is logged in by ssh alone: a machine without a screen has no other.
         entries["LimitLoadToSessionType"] = ["Aqua", "Background"]
-    return plistlib.dumps(entries, sort_keys=False)
+    return plistlib.dumps(entries, sort_keys=False).decode()
 
 
 def _command(options: ServiceOptions) -> Sequence[str]:
@@ -130,6 +130,4 @@ def _command(options: ServiceOptions) -> Sequence[str]:
 
 def quoted(word: str) -> str:
     """Quote a word so that systemd reads it unchanged: no specifier (%), no variable ($), no split."""
-    if word and _PLAIN.issuperset(word):
-        return word
-    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'
+    return word if _PLAIN.fullmatch(word) else f'"{word.translate(_ESCAPES)}"'

@@ -14,7 +14,6 @@ from api.cli.errors import OperatorError
 from api.cli.process_table import Process
 from api.cli.service import managers
 from api.cli.service.managers import Launchd
-from api.cli.service.service_options import ServiceFiles
 from scheduler.engine.budget.readings import MacMemory
 
 pytestmark = pytest.mark.slow
@@ -27,10 +26,6 @@ DRAIN = 3
 @dataclass
 class Mac:
     folder: Path
-    places: ServiceFiles
-
-    def launchd(self, *, system: bool = False) -> Launchd:
-        return Launchd("penstock", self.places, system=system)
 
     def has(self, *domains: str, refusals: str = "") -> None:
         (self.folder / "domains").write_text(" ".join(domains))
@@ -56,13 +51,13 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac:
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_LAUNCHCTL", str(tmp_path))
     (tmp_path / "drain").write_text(str(DRAIN))
-    plist = tmp_path / "penstock.penstock.plist"
-    return Mac(tmp_path, ServiceFiles(plist, tmp_path / "conf", tmp_path / "logs/penstock.log"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Mac(tmp_path)
 
 
 def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:
     mac.has(GUI, USER)
-    launchd = mac.launchd()
+    launchd = Launchd("penstock", system=False)
     launchd.start()
     assert mac.job == f"{GUI}/penstock.penstock"
     assert (launchd.state().is_active, launchd.state().pid) == (True, 4242)
@@ -71,30 +66,30 @@ def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:
 def test_without_a_desktop_the_agent_is_the_users(mac: Mac) -> None:
     """Over ssh, on a machine without a screen: launchd answers 125."""
     mac.has(USER)
-    launchd = mac.launchd()
+    launchd = Launchd("penstock", system=False)
     launchd.start()
     assert mac.job == f"{USER}/penstock.penstock"
     assert launchd.state().is_active
     launchd.stop()
-    assert mac.launchd().state().text == "not installed"
+    assert Launchd("penstock", system=False).state().text == "not installed"
 
 
 def test_where_there_is_no_domain_it_is_said_what_to_do(mac: Mac) -> None:
     mac.has("nobody/1")
     with pytest.raises(OperatorError, match="--system"):
-        mac.launchd().start()
+        Launchd("penstock", system=False).start()
 
 
 def test_a_daemon_is_the_machines(mac: Mac) -> None:
     mac.has("system", GUI, USER)
-    mac.launchd(system=True).start()
+    Launchd("penstock", system=True).start()
     assert mac.job == "system/penstock.penstock"
 
 
 def test_a_stop_ends_with_the_drain(mac: Mac) -> None:
     """bootout returns before the job has ended: who deletes its files or starts it anew then is early."""
     mac.has(GUI)
-    launchd = mac.launchd()
+    launchd = Launchd("penstock", system=False)
     launchd.start()
     launchd.stop()
     assert len(mac.calls("print")) > DRAIN
@@ -103,7 +98,7 @@ def test_a_stop_ends_with_the_drain(mac: Mac) -> None:
 
 def test_a_restart_drains_and_then_starts_once(mac: Mac) -> None:
     mac.has(GUI)
-    launchd = mac.launchd()
+    launchd = Launchd("penstock", system=False)
     launchd.start()
     launchd.start()
     assert mac.job == f"{GUI}/penstock.penstock"
@@ -115,18 +110,18 @@ def test_what_launchd_has_not_quite_forgotten_is_tried_again(
 ) -> None:
     """It says input/output error, or operation in progress. One that stays is reported."""
     mac.has(GUI, refusals="5 37")
-    mac.launchd().start()
+    Launchd("penstock", system=False).start()
     assert len(mac.calls("bootstrap")) == 3
     mac.has(GUI, refusals="5 5 5 5 5 5")
     monkeypatch.setattr(managers, "_BOOTSTRAP_SECONDS", 0.5)
     with pytest.raises(OperatorError, match="Bootstrap failed: 5"):
-        mac.launchd().start()
+        Launchd("penstock", system=False).start()
 
 
 def test_another_refusal_is_final(mac: Mac) -> None:
     mac.has(GUI, refusals="78")
     with pytest.raises(OperatorError, match="Bootstrap failed: 78"):
-        mac.launchd().start()
+        Launchd("penstock", system=False).start()
 
 
 def test_the_footprints_of_all_its_processes_are_its_memory(
@@ -138,7 +133,7 @@ def test_the_footprints_of_all_its_processes_are_its_memory(
     monkeypatch.setattr(process_table, "processes", lambda: table)
     monkeypatch.setattr(MacMemory, "footprint_bytes", lambda _, pid: {4242: 1, 6: 20, 7: None}[pid])
     mac.has(GUI)
-    launchd = mac.launchd()
+    launchd = Launchd("penstock", system=False)
     launchd.start()
     assert launchd.state().memory_bytes == 21
     monkeypatch.setattr(MacMemory, "footprint_bytes", lambda *_: None)

@@ -69,7 +69,7 @@ def test_the_environment_files_options_are_serves(
 ) -> None:
     """Exit status 2, which systemd does not try again."""
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
-    here = Platform.of(sys.platform)
+    here = Platform.LAUNCHD if sys.platform == "darwin" else Platform.SYSTEMD
     places = places_of("penstock", here, system=False, environment=environment)
     options = ServiceOptions(program=("/usr/bin/env",), arguments=("--port", "0"), platform=here)
     installation.write(installation.plan(options, places, dict([variables.split("=")])), None)

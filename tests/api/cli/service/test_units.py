@@ -10,14 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
-from api.cli.service.installation import plan
-from api.cli.service.serve_arguments import addresses_of, check_engine
+from api.cli.service.serve_arguments import addresses_of
 from api.cli.service.service_options import (
     Platform,
     ServiceFiles,
@@ -26,7 +24,6 @@ from api.cli.service.service_options import (
 )
 from api.cli.service.units import plist, quoted, socket_text, unit_text
 from api.options.options import load
-from scheduler.engine.joining import TOKEN_VARIABLE
 
 USER = ServiceOptions(
     program=("/usr/bin/env",),
@@ -65,22 +62,11 @@ def test_an_engines_unit_waits_for_its_server_without_end() -> None:
     found = settings_of(engine)
     assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("exec", "always", "0")
     assert {"WatchdogSec", "Requires", "NotifyAccess"}.isdisjoint(found)
-    files = [one.path.name for one in plan(engine, places(engine), {})]
-    assert files == ["environment", "service.json", "penstock.service"]
 
 
 def test_an_engines_property_list_keeps_it_alive() -> None:
-    found = plistlib.loads(plist(replace(AGENT, engine=True), places(AGENT)))
+    found = plistlib.loads(plist(replace(AGENT, engine=True), places(AGENT)).encode())
     assert found["KeepAlive"] is True
-
-
-def test_an_engine_without_a_token_is_refused_before_anything_is_written() -> None:
-    check_engine(("--join", "mac-1:9100"), {TOKEN_VARIABLE: "a token"})
-    check_engine(("--join", "mac-1:9100", "--token-file", "token"), {})
-    with pytest.raises(OperatorError, match=TOKEN_VARIABLE):
-        check_engine(("--join", "mac-1:9100"), {})
-    with pytest.raises(click.UsageError, match="address"):
-        check_engine(("--token-file", "token"), {})
 
 
 def test_a_systems_unit_has_its_user_and_its_bounds() -> None:
@@ -165,7 +151,7 @@ def test_systemd_gets_addresses_and_no_names(options: dict[str, str], addresses:
 
 
 def test_launchds_file_is_a_plist() -> None:
-    found: dict[str, Any] = plistlib.loads(plist(AGENT, places(AGENT)))
+    found: dict[str, Any] = plistlib.loads(plist(AGENT, places(AGENT)).encode())
     folder = "/home/ann/Library"
     assert found["Label"] == "penstock.penstock"
     assert found["ProgramArguments"] == [
@@ -180,26 +166,7 @@ def test_launchds_file_is_a_plist() -> None:
 
 def test_a_daemon_has_its_user() -> None:
     daemon = replace(AGENT, system=True, run_as="ann")
-    found = plistlib.loads(plist(daemon, places(daemon)))
+    found = plistlib.loads(plist(daemon, places(daemon)).encode())
     assert found["UserName"] == "ann"
     assert "LimitLoadToSessionType" not in found
     assert places(daemon).unit == Path("/Library/LaunchDaemons/penstock.penstock.plist")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"program": ("penstock",)}, "absolute path"),
-        ({"system": True}, "--run-as"),
-        ({"run_as": "ann"}, "--system"),
-        ({"platform": Platform.LAUNCHD, "memory_max_bytes": 1 << 30}, "--memory-limit"),
-    ],
-)
-def test_what_no_manager_could_run_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(OperatorError, match=said):
-        replace(USER, **change)
-
-
-def test_a_name_is_that_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="no name of a service"):
-        places_of("../etc", Platform.SYSTEMD, system=False, environment={"HOME": str(tmp_path)})

@@ -1,65 +1,48 @@
-"""What is read of service managers, and what `status` says of it."""
+"""What is read of service managers' answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from api.cli.service.managers import ManagerState, launchd_state, systemd_state
-from api.cli.service.service_options import Platform, ServiceOptions
-from api.cli.service.status import ServiceStatus, lines_of
+import pytest
 
-GIB = 1 << 30
+from api.cli.service.managers import Launchd, Manager, ManagerState, Systemd
+
+RUNNING = "ActiveState=active\nSubState=running\nNRestarts=2\nLoadState=loaded\nMainPID=7\nMemoryCurrent=9\n"
+FAILED = "ActiveState=failed\nSubState=failed\nNRestarts=5\nLoadState=loaded\nMainPID=0\n"
+ABSENT = "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=not-found\nMemoryCurrent=[not set]\n"
+QUEUED = "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=loaded\nJob=8\n"
+"""Its start waits for other units."""
+
 PRINTED = (Path(__file__).parent / "launchctl-print.txt").read_text()
+"""Its coalitions have states, too, which come later."""
+NEVER = PRINTED.replace("last exit code = 1", "last exit code = (never exited)")
+WAITS = PRINTED.replace("\tstate = running", "\tstate = spawn scheduled", 1).replace("\tpid = 4242\n", "", 1)
+ENDED = "x = {\n\tstate = not running\n\truns = 1\n\tlast exit code = 1\n}\n"
 
 
-def test_systemds_state() -> None:
-    running = (
-        "ActiveState=active\nSubState=running\nNRestarts=2\nLoadState=loaded\nMainPID=7\nMemoryCurrent=9\n"
-    )
-    assert systemd_state(running) == ManagerState("active (running)", True, 2, 7, 9)
-    failed = "ActiveState=failed\nSubState=failed\nNRestarts=5\nLoadState=loaded\nMainPID=0\n"
-    assert systemd_state(failed) == ManagerState("failed (failed)", False, 5)
-    absent = (
-        "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=not-found\nMemoryCurrent=[not set]\n"
-    )
-    assert systemd_state(absent) == ManagerState("not installed", False, None)
-    queued = "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=loaded\nJob=8\n"
-    assert systemd_state(queued) == ManagerState("inactive (dead)", True, 0), (
-        "its start waits for other units"
-    )
-    assert systemd_state("") == ManagerState("unknown (?)", False, None)
-
-
-def test_launchds_state_is_that_of_the_outermost_block() -> None:
-    """Its coalitions have states, too, which come later."""
-    assert launchd_state(PRINTED) == ManagerState("running, last exit code 1", True, 1, 4242)
-    never = PRINTED.replace("last exit code = 1", "last exit code = (never exited)")
-    assert launchd_state(never) == ManagerState("running", True, 1, 4242)
-    waits = PRINTED.replace("\tstate = running", "\tstate = spawn scheduled", 1).replace(
-        "\tpid = 4242\n", "", 1
-    )
-    assert launchd_state(waits) == ManagerState("spawn scheduled, last exit code 1", True, 1)
-    failed = "x = {\n\tstate = not running\n\truns = 1\n\tlast exit code = 1\n}\n"
-    assert launchd_state(failed) == ManagerState("not running, last exit code 1", False, 0)
-    assert launchd_state("Could not find service") == ManagerState("not installed", False, None)
-
-
-def test_a_person_reads_what_serves() -> None:
-    found = ServiceStatus(
-        "penstock",
-        ManagerState("active (running)", True, 1, 12, 3 * GIB),
-        "02:05",
-        ServiceOptions(program=("/opt/penstock",), arguments=("--port", "8000"), platform=Platform.SYSTEMD),
-        "http://127.0.0.1:8000",
-        "ready",
-        True,
-    )
-    assert lines_of(found) == [
-        "service    penstock: active (running)",
-        "restarts   1",
-        "process    12, up 02:05",
-        "program    /opt/penstock",
-        "arguments  --port 8000",
-        "ready      ready, at http://127.0.0.1:8000",
-        "memory     3.2 GB, of all its processes",
-    ]
+@pytest.mark.parametrize(
+    ("kind", "answer", "state"),
+    [
+        (Systemd, RUNNING, ManagerState("active (running)", True, 2, 7, 9)),
+        (Systemd, FAILED, ManagerState("failed (failed)", False, 5)),
+        (Systemd, ABSENT, ManagerState("not installed", False, None)),
+        (Systemd, QUEUED, ManagerState("inactive (dead)", True, 0)),
+        (Systemd, "", ManagerState("unknown (?)", False, None)),
+        (Launchd, PRINTED, ManagerState("running, last exit code 1", True, 1, 4242)),
+        (Launchd, NEVER, ManagerState("running", True, 1, 4242)),
+        (Launchd, WAITS, ManagerState("spawn scheduled, last exit code 1", True, 1)),
+        (Launchd, ENDED, ManagerState("not running, last exit code 1", False, 0)),
+        (Launchd, "Could not find service", ManagerState("not installed", False, None)),
+    ],
+)
+def test_a_state_is_read(
+    kind: type[Manager], answer: str, state: ManagerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answer").write_text(answer)
+    for name in ("systemctl", "launchctl"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/answer\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert kind("penstock", system=False).state() == state
