@@ -23,7 +23,6 @@ from api.access.api_keys import ApiKeys
 from api.announcement import show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
-from api.options.model_defaults import from_file, resolve
 from api.options.model_list import EMBEDDED, ModelOptions, models_of, own_name_alike
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
@@ -264,7 +263,7 @@ def _unheld(form: AnswerFormat) -> str:
 
 
 def _names(options: ModelOptions, found: _Found) -> list[str]:
-    return [named.name for named in options.settings.named_presets(found.name)]
+    return [*options.settings.served_names(found.name)]
 
 
 def _refuse_equal(names: Sequence[str]) -> None:
@@ -375,13 +374,9 @@ def cache_folder(settings: ServeSettings) -> Path:
 
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
     """Return the served model. Log the defaults for what bodies omit, and the ignored values of its file."""
-    reads = settings.generation_config == "auto"
-    file, ignored = from_file(found.folder.generation_config if reads else {})
+    defaults, ignored = settings.defaults(found.name, found.folder.generation_config)
     if ignored:
         _log.warning("generation_config_ignored", file=GENERATION_CONFIG, values=ignored)
-    presets = settings.named_presets(found.name)
-    options = settings.default_settings()
-    defaults = {named.name: resolve(named.preset, options, file) for named in presets}
     for name, resolved in defaults.items():
         _log.info("model_defaults", model=name, **resolved.described())
     folder = found.folder

@@ -6,9 +6,10 @@ generation_config.json go over them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from api.bodies.body import Body
 
@@ -17,6 +18,8 @@ MIN_REPETITION_PENALTY = 0.01
 MAX_SEED = 2**64 - 1
 
 RepetitionPenalty: TypeAlias = Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=10)]
+_TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**31 - 1), AfterValidator(partial(max, 0))]
+"""-1 is vLLM's for 0: nothing is cut off."""
 
 
 class SamplingFields(Body):
@@ -24,7 +27,7 @@ class SamplingFields(Body):
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    top_k: _TopK | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: int | None = Field(default=None, ge=-(2**63), le=MAX_SEED)
     repetition_penalty: RepetitionPenalty | None = None

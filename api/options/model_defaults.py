@@ -1,14 +1,13 @@
 """The defaults of sampling and thinking, which apply where a body names none.
 
-Each field has the value of the first source that names it: the body, the settings of the served name, the
-options (`--default-temperature`, ...), the model's `generation_config.json`, else the neutral value, which
-changes nothing. Of the file only keys that are there count, as with vLLM: transformers would add its own
+A setting has the value of the body, else of the first `Source` that says it. All say the same settings, with
+the bounds of a body. Of the file only keys that are there count, as with vLLM: transformers would add its own
 defaults for the others (top_k 50, greedy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -25,23 +24,27 @@ Thinking: TypeAlias = Literal["on", "off", "auto"]
 
 
 class Source(StrEnum):
-    """The source of a default, the first one first."""
+    """What says a default, the first one first."""
 
     NAME = "served_model_name"
+    """The settings of the name that the request asks for."""
     OPTION = "option"
+    """`--default-temperature` and the others."""
     FILE = "generation_config"
+    """The model's generation_config.json."""
     NEUTRAL = "neutral"
+    """Nobody: the value that changes nothing."""
 
 
 class _Values(SamplingFields):
     """Every setting, with the bounds that it has in a body."""
 
-    thinking: Thinking | None = None
+    thinking: Thinking = "auto"
 
 
-SETTINGS = tuple(name for name in _Values.model_fields if name != "seed")
+SETTINGS = {name: field for name, field in _Values.model_fields.items() if name != "seed"}
 DefaultSettings: TypeAlias = Mapping[str, Any]
-"""The values that one source sets, by their names in SETTINGS; each is `checked`."""
+"""The values that one source says, by their names in SETTINGS; each is `checked`."""
 _OF_SAMPLING = tuple(name for name in SETTINGS if name != "thinking")
 _NOT_OF_FILE = ("presence_penalty", "frequency_penalty", "thinking")
 _SWITCHES = frozenset({"enable_thinking", "thinking"})
@@ -62,7 +65,7 @@ class Defaults:
         defaults where these are None. Every dialect's decoder calls this."""
         given = {name: getattr(body, name, None) for name in _OF_SAMPLING} | others
         values = {name: value for name, value in given.items() if value is not None}
-        return structs.replace(self.sampling, **_without_negative_k(values))
+        return structs.replace(self.sampling, **values)
 
     def reasoning_for(self, asked: Reasoning, template_options: Mapping[str, Any] | None = None) -> Reasoning:
         """Return `asked`, with the default if neither it nor the body's template options turn thinking on or
@@ -82,35 +85,23 @@ class Defaults:
 NEUTRAL = Defaults()
 
 
-def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSettings) -> Defaults:
-    """Return each field from the first that sets it: the preset of the served name, the options, the file,
-    neutral."""
+def resolve(settings: Mapping[Source, DefaultSettings]) -> Defaults:
+    """Return each setting from the first source that says it."""
     values: dict[str, Any] = {}
     sources = dict.fromkeys(SETTINGS, Source.NEUTRAL)
-    for source, says in ((Source.FILE, file), (Source.OPTION, options), (Source.NAME, preset)):
-        values |= says
-        sources |= dict.fromkeys(says, source)
+    for source in reversed(Source):
+        values |= settings.get(source, {})
+        sources |= dict.fromkeys(settings.get(source, {}), source)
     thinking: bool | None = {"on": True, "off": False}.get(values.pop("thinking", "auto"))
-    return Defaults(structs.replace(Sampling(), **_without_negative_k(values)), thinking, sources)
+    return Defaults(structs.replace(Sampling(), **values), thinking, sources)
 
 
-def _without_negative_k(values: dict[str, Any]) -> dict[str, Any]:
-    return values | {"top_k": max(0, values["top_k"])} if "top_k" in values else values
-
-
-def checked(name: str, value: Any) -> Any:
-    """Check `value` for the setting `name`, and return it. Raise ValueError if no body may have it."""
-    return _validated(partial(_Values.model_validate, strict=True), name, value)
-
-
-def from_text(name: str, text: str) -> Any:
-    """Check the value as `checked`, from its text in an option."""
-    return _validated(_Values.model_validate_strings, name, text)
-
-
-def _validated(validate: Callable[[Any], _Values], name: str, value: Any) -> Any:
+def checked(name: str, given: Any, *, text: bool = False) -> Any:
+    """Return the value of the setting `name`, from its text or as JSON and TOML have it. Raise ValueError if
+    no body may have it."""
+    validate = _Values.model_validate_strings if text else partial(_Values.model_validate, strict=True)
     try:
-        return getattr(validate({name: value}), name)
+        return getattr(validate({name: given}), name)
     except ValidationError as error:
         raise ValueError(error.errors(include_url=False)[0]["msg"]) from None
 

@@ -5,24 +5,41 @@ With several models each may have its own (`model_list.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 
 from api.bodies.media import Policy
 from api.options.effort_tokens import by_effort
-from api.options.model_defaults import SETTINGS, DefaultSettings, Thinking, checked, from_text
+from api.options.model_defaults import (
+    SETTINGS,
+    Defaults,
+    DefaultSettings,
+    Source,
+    checked,
+    from_file,
+    resolve,
+)
 from api.options.option_values import (
     adapter_folders,
+    checked_served_names,
     effort_budgets,
     named_folders,
-    served_names,
     token_count,
     vllm_is_none,
     vllm_task,
 )
-from api.options.served_names import NamedPreset, named_presets
+from api.options.served_names import named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
@@ -39,6 +56,31 @@ def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool =
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
+_T = TypeVar("_T", bound=BaseModel)
+_HELP = {
+    "temperature": "temperature of requests that say none, nor does the name of the model that they ask for.",
+    "thinking": "thinking of such requests; auto: as the chat template does where nobody asks.",
+}
+_ALIASES = {"temperature": ["temp"], "top_p": ["top_p"], "top_k": ["top_k"], "min_p": ["min_p"]}
+
+
+def _as_in_a_name(given: Any, info: ValidationInfo) -> Any:
+    return checked(str(info.field_name).removeprefix("default_"), given, text=isinstance(given, str))
+
+
+def _with_defaults(settings: type[_T]) -> type[_T]:
+    """Add an option for each setting that a served name may have."""
+    made: dict[str, Any] = {}
+    for name, field in SETTINGS.items():
+        help_, aliases = _HELP.get(name, f"{name} of such requests."), _ALIASES.get(name, ())
+        made[f"default_{name}"] = field.annotation, option("Defaults", help_, field.default, *aliases)
+    check = {"check": field_validator(*made, mode="before")(_as_in_a_name)}
+    return create_model(
+        settings.__name__, __base__=settings, __module__=__name__, __validators__=check, **made
+    )
+
+
+@_with_defaults
 class ModelSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -67,7 +109,7 @@ class ModelSettings(BaseModel):
         ge=0,
         le=1e9,
     )
-    served_model_name: Annotated[str | None, BeforeValidator(served_names)] = option(
+    served_model_name: Annotated[str | None, BeforeValidator(checked_served_names)] = option(
         "Model",
         "Model name in requests, or several with commas, each with defaults of its own where it has some:"
         " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
@@ -165,29 +207,6 @@ class ModelSettings(BaseModel):
         " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",
         "auto",
     )
-    default_temperature: float | None = option(
-        "Defaults",
-        "temperature of requests that say none, nor does the name of the model that they ask for.",
-        None,
-        "temp",
-    )
-    default_top_p: float | None = option("Defaults", "top_p of such requests.", None, "top_p")
-    default_top_k: int | None = option("Defaults", "top_k of such requests.", None, "top_k")
-    default_min_p: float | None = option("Defaults", "min_p of such requests.", None, "min_p")
-    default_repetition_penalty: float | None = option(
-        "Defaults", "repetition_penalty of such requests.", None
-    )
-    default_presence_penalty: float | None = option("Defaults", "presence_penalty of such requests.", None)
-    default_frequency_penalty: float | None = option("Defaults", "frequency_penalty of such requests.", None)
-    default_thinking: Thinking = option(
-        "Defaults", "thinking of such requests; auto: as the chat template does where nobody asks.", "auto"
-    )
-
-    @field_validator(*(f"default_{name}" for name in SETTINGS if name != "thinking"), mode="before")
-    @classmethod
-    def _as_in_a_body(cls, given: Any, info: ValidationInfo) -> Any:
-        name = str(info.field_name).removeprefix("default_")
-        return from_text(name, given) if isinstance(given, str) else given and checked(name, given)
 
     def thinking(self) -> ThinkingConfig:
         return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
@@ -199,11 +218,19 @@ class ModelSettings(BaseModel):
         """Return folders by name, in their order."""
         return {name: Path(folder) for name, folder in named_folders(self.adapter)}
 
-    def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
-        """Return the presets of the served names; `own_name` where the option names none."""
-        return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
+    def served_names(self, own_name: str) -> Mapping[str, DefaultSettings]:
+        """Return what each served name says; `own_name` is the only one where the option names none."""
+        return named_presets(self.served_model_name) if self.served_model_name else {own_name: {}}
 
-    def default_settings(self) -> DefaultSettings:
-        """Return what the options set; `auto` sets nothing, so that the model's name may."""
-        given = {name: getattr(self, f"default_{name}") for name in SETTINGS}
-        return {name: value for name, value in given.items() if value not in (None, "auto")}
+    def defaults(
+        self, own_name: str, generation_config: Mapping[str, Any]
+    ) -> tuple[dict[str, Defaults], dict[str, str]]:
+        """Return the defaults of each served name, and by key why a value of the model's file is ignored."""
+        file, ignored = from_file(generation_config if self.generation_config == "auto" else {})
+        fields = {name: f"default_{name}" for name in SETTINGS}
+        given = {
+            name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set
+        }
+        names = self.served_names(own_name)
+        every_name = {Source.OPTION: given, Source.FILE: file}
+        return {name: resolve({Source.NAME: says, **every_name}) for name, says in names.items()}, ignored

@@ -124,7 +124,7 @@ def origins_with_commas(text: Any) -> Any:
         raise ValueError(f"not a JSON list of origins: {error}") from error
 
 
-def served_names(text: Any) -> Any:
+def checked_served_names(text: Any) -> Any:
     if isinstance(text, str):
         named_presets(text)
     return text

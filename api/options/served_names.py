@@ -7,24 +7,16 @@ neither the `:` of a tag nor a `/` means anything, and only a name with an `=` c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from api.options.model_defaults import SETTINGS, DefaultSettings, from_text
+from api.options.model_defaults import SETTINGS, DefaultSettings, checked
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPreset:
-    """One name, and the defaults that it sets."""
-
-    name: str
-    preset: DefaultSettings = field(default_factory=dict)
-
-
-def named_presets(text: str) -> tuple[NamedPreset, ...]:
-    """Return the presets in their order. Raise ValueError, which quotes the bad part."""
+def named_presets(text: str) -> Mapping[str, DefaultSettings]:
+    """Return what each name says, in their order. Raise ValueError, which quotes the bad part."""
     found: dict[str, dict[str, Any]] = {}
-    last: str | None = None
+    last: dict[str, Any] | None = None
     for part in filter(None, map(str.strip, text.split(","))):
         left, equals, value = map(str.strip, part.partition("="))
         name, colon, key = (part, "", "") if not equals else map(str.strip, left.rpartition(":"))
@@ -34,22 +26,19 @@ def named_presets(text: str) -> tuple[NamedPreset, ...]:
             if name in found:
                 raise ValueError(f"the name {name!r} is there twice")
             found[name] = {}
-            last = name if equals else None
-        if equals:
-            _set(found, last, key, value, part)
+            last = found[name] if equals else None
+        if not equals:
+            continue
+        if key not in SETTINGS:
+            raise ValueError(f"{part!r}: there is no setting {key!r}, only {', '.join(SETTINGS)}")
+        if last is None:
+            raise ValueError(f"{part!r} belongs to no name; write NAME:{part}")
+        if key in last:
+            raise ValueError(f"{part!r}: {[*found][-1]!r} has {key} already")
+        try:
+            last[key] = checked(key, value, text=True)
+        except ValueError as error:
+            raise ValueError(f"{part!r}: {error}") from error
     if not found:
         raise ValueError("it contains no name")
-    return tuple(NamedPreset(name, settings) for name, settings in found.items())
-
-
-def _set(found: dict[str, dict[str, Any]], name: str | None, key: str, value: str, part: str) -> None:
-    if key not in SETTINGS:
-        raise ValueError(f"{part!r}: there is no setting {key!r}, only {', '.join(SETTINGS)}")
-    if name is None:
-        raise ValueError(f"{part!r} belongs to no name; write NAME:{part}")
-    if key in found[name]:
-        raise ValueError(f"{part!r}: {name!r} has {key} already")
-    try:
-        found[name][key] = from_text(key, value)
-    except ValueError as error:
-        raise ValueError(f"{part!r}: {error}") from error
+    return found

@@ -46,14 +46,6 @@ def test_what_applies_is_said_at_the_start_and_in_the_listing() -> None:
     assert (listed["penstock"]["default_thinking"], listed["coder"]["default_thinking"]) == ("auto", "off")
 
 
-def test_a_file_is_not_read_where_the_operator_says_so() -> None:
-    """As with vLLM's `--generation-config vllm`, which is taken as well."""
-    with serving("--generation-config", "vllm", "--engine", "scripted") as served:
-        (model,) = served.get("/v1/models")[1]["data"]
-    assert model["default_sampling_params"]["temperature"] == 1.0
-    assert set(model["default_sources"].values()) == {"neutral"}
-
-
 def test_the_embedded_model_is_greedy_where_nobody_says_otherwise(embedded: Served) -> None:
     """Its file says `do_sample: false`."""
     asked = [{"role": "user", "content": "Tell me something about the sea and seven ships."}]

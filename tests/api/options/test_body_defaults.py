@@ -13,7 +13,7 @@ import trio.testing
 from safetensors.numpy import save
 from trio.testing import trio_test
 
-from api.options.model_defaults import DefaultSettings, from_file, resolve
+from api.options.options import load
 from api.served_models import ServedModel
 from scheduler.engine.backend import BackendFacts
 from scheduler.engine.scripted_backend import ScriptedBackend
@@ -38,19 +38,18 @@ SHORT = ScriptedPlan(step_seconds=0.01, stop_after=4)
 CHATS = [path for path in MINIMAL if path != "/v1/completions"]
 
 
-def served(folder: Path, content: dict[str, Any], options: DefaultSettings | None = None) -> ServedModel:
-    """A model whose file says `content`, as `plain`, `coder` with a preset and `auto`."""
+NAMES = "plain,coder:temperature=0.2,thinking=off,auto:thinking=auto"
+
+
+def served(folder: Path, content: dict[str, Any], options: dict[str, Any] | None = None) -> ServedModel:
+    """A model whose file says `content`, under NAMES, with `--default-` options."""
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(save({}))
     (folder / "generation_config.json").write_text(json.dumps(content))
-    file, ignored = from_file(model_folder.inspect(folder).generation_config)
+    given = {f"default_{name}": str(value) for name, value in (options or {}).items()}
+    settings = load({"served_model_name": NAMES, **given})
+    defaults, ignored = settings.defaults("", model_folder.inspect(folder).generation_config)
     assert not ignored
-    presets: dict[str, DefaultSettings] = {
-        "plain": {},
-        "coder": {"temperature": 0.2, "thinking": "off"},
-        "auto": {"thinking": "auto"},
-    }
-    defaults = {name: resolve(preset, options or {}, file) for name, preset in presets.items()}
     return ServedModel(tuple(defaults), 1_700_000_000, 40960, defaults=defaults)
 
 
@@ -84,20 +83,10 @@ def sampling_of(request: GenerationRequest) -> dict[str, Any]:
     return {name: getattr(drawn, name) for name in names if getattr(drawn, name) != getattr(neutral, name)}
 
 
-@pytest.mark.parametrize("path", MINIMAL)
-@trio_test
-async def test_a_minimal_body_gets_the_files_sampling(
-    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
-) -> None:
-    """Exactly: what the file does not say stays neutral."""
-    await post(served(tmp_path, FILE), path)
-    assert [sampling_of(request) for request in asked] == [FILE]
-
-
 @pytest.mark.parametrize(
     ("options", "model", "fields", "expected"),
     [
-        ({}, "plain", {}, FILE),
+        ({}, None, {}, FILE),
         ({"top_k": 7, "min_p": 0.1}, "plain", {}, FILE | {"top_k": 7, "min_p": 0.1}),
         ({"top_k": 0}, "plain", {}, {"temperature": 0.6, "top_p": 0.95}),
         ({"temperature": 0.4}, "coder", {}, FILE | {"temperature": 0.2}),
@@ -117,8 +106,8 @@ async def test_a_minimal_body_gets_the_files_sampling(
 @trio_test
 async def test_every_step_of_the_order(
     path: str,
-    options: DefaultSettings,
-    model: str,
+    options: dict[str, Any],
+    model: str | None,
     fields: dict[str, Any],
     expected: dict[str, Any],
     tmp_path: Path,
@@ -128,15 +117,6 @@ async def test_every_step_of_the_order(
     """Body, served name, option, file, neutral; an explicit neutral value turns a default off."""
     await post(served(tmp_path, FILE, options), path, model=model, **fields)
     assert [sampling_of(request) for request in asked] == [expected]
-
-
-@pytest.mark.parametrize("path", MINIMAL)
-@trio_test
-async def test_a_file_that_does_not_sample_makes_requests_greedy(
-    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
-) -> None:
-    await post(served(tmp_path, {"do_sample": False}), path)
-    assert [sampling_of(request) for request in asked] == [{"temperature": 0.0}]
 
 
 _TURNED_ON: dict[str, dict[str, Any]] = {
@@ -151,13 +131,26 @@ _TURNED_ON: dict[str, dict[str, Any]] = {
 async def test_thinking_follows_the_same_order(
     path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """An option turns it on, a name off or back to the template's way, and a body has the last word."""
+    """An option turns it on, a name off or back to the template's way, and a body has the last word: by its
+    own field or the template's option."""
     model = served(tmp_path, {}, {"thinking": "on"})
-    for name, fields in (("plain", {}), ("coder", {}), ("auto", {}), ("coder", _TURNED_ON[path])):
+    sent: list[tuple[str, dict[str, Any], bool | None]] = [
+        ("plain", {}, True),
+        ("coder", {}, False),
+        ("auto", {}, None),
+        ("coder", _TURNED_ON[path], True),
+        ("plain", {"chat_template_kwargs": {"enable_thinking": False}}, False),
+        *(
+            ("coder", {"chat_template_kwargs": {name: "deep"}}, None)
+            for name in ("thinking", "enable_thinking")
+        ),
+        ("coder", {"chat_template_kwargs": {"custom": True}}, False),
+    ]
+    for name, fields, _ in sent:
         await post(model, path, model=name, **fields)
     prompts = [request.prompt for request in asked]
     enabled = [prompt.reasoning.enabled for prompt in prompts if isinstance(prompt, ChatPrompt)]
-    assert enabled == [True, False, None, True]
+    assert enabled == [expected for _, _, expected in sent]
 
 
 @pytest.mark.parametrize("path", MINIMAL)

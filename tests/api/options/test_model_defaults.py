@@ -1,4 +1,4 @@
-"""What a body omits: which source says it, what a model's file may say, and how names are given settings."""
+"""What a body omits: which source says it, what each may say, and how names are given settings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.bodies.sampling_values import SamplingFields
-from api.options.model_defaults import (
-    NEUTRAL,
-    SETTINGS,
-    Defaults,
-    DefaultSettings,
-    Source,
-    checked,
-    from_file,
-    resolve,
-)
-from api.options.served_names import NamedPreset, named_presets
-from scheduler.request import Reasoning, Sampling
+from api.dialects.completions.schema import CompletionRequest
+from api.options.model_defaults import SETTINGS, Defaults, DefaultSettings, Source
+from api.options.options import load
+from api.options.settings import ServeSettings
+from scheduler.errors import OptionError
+from scheduler.request import Sampling
 
 _SOME: dict[str, st.SearchStrategy[Any]] = {
     "temperature": st.floats(0, 2),
@@ -33,17 +27,38 @@ _SOME: dict[str, st.SearchStrategy[Any]] = {
     "frequency_penalty": st.floats(-2, 2),
 }
 SOURCE = st.fixed_dictionaries({}, optional={**_SOME, "thinking": st.sampled_from(["on", "off", "auto"])})
+OF_FILE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+FILE = st.fixed_dictionaries({}, optional={name: _SOME[name] for name in OF_FILE})
 BODY = st.fixed_dictionaries({name: st.none() | some for name, some in _SOME.items()})
 THINKING = {"on": True, "off": False, "auto": None}
 
 
-@given(body=BODY, preset=SOURCE, options=SOURCE, file=SOURCE)
-@settings(deadline=None, derandomize=True)
-def test_each_field_comes_from_the_first_source_that_says_it(
-    body: dict[str, Any], preset: DefaultSettings, options: DefaultSettings, file: DefaultSettings
+def of_file(content: dict[str, Any], **options: str) -> tuple[Defaults, dict[str, str]]:
+    """The defaults of a model with this generation_config.json, and what of it is ignored."""
+    found, ignored = load(options).defaults("x", content)
+    return found["x"], ignored
+
+
+def said_by(defaults: Defaults, source: Source) -> DefaultSettings:
+    """Thinking aside."""
+    return {
+        name: getattr(defaults.sampling, name)
+        for name, said in defaults.sources.items()
+        if said is source and name != "thinking"
+    }
+
+
+@given(body=BODY, preset=SOURCE, options=SOURCE, file=FILE, texts=st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_each_setting_comes_from_the_first_source_that_says_it(
+    body: dict[str, Any], preset: DefaultSettings, options: DefaultSettings, file: dict[str, Any], texts: bool
 ) -> None:
-    """Body, preset of the served name, option, file, neutral: each field on its own."""
-    defaults = resolve(preset, options, file)
+    """Body, preset of the served name, option (a text, or a value in a file of models), file, neutral."""
+    name = "x:" + ",".join(f"{name}={value}" for name, value in preset.items()) if preset else "x"
+    flags = {f"default_{name}": str(value) if texts else value for name, value in options.items()}
+    started = ServeSettings.model_validate({"served_model_name": name, **flags})
+    found, ignored = started.defaults("", file)
+    defaults = found["x"]
     drawn = defaults.sampling_for(SamplingFields(**body), seed=7)
     for name, said in body.items():
         order = [
@@ -56,29 +71,9 @@ def test_each_field_comes_from_the_first_source_that_says_it(
         source, value = next((source, value) for source, value in order if value is not None)
         assert getattr(drawn, name) == (max(0, value) if name == "top_k" else value)
         assert source in (None, defaults.sources[name])
-    assert drawn.seed == 7
-    says = [THINKING[each["thinking"]] for each in (preset, options, file) if "thinking" in each]
+    assert (drawn.seed, ignored) == (7, {})
+    says = [THINKING[each["thinking"]] for each in (preset, options) if "thinking" in each]
     assert defaults.thinking == (says[0] if says else None)
-
-
-@given(body=BODY)
-@settings(deadline=None, derandomize=True)
-def test_a_body_that_says_everything_gets_that_whatever_the_defaults(body: dict[str, Any]) -> None:
-    """So its tokens do not depend on how the server was started."""
-    said: dict[str, Any] = {name: value if value is not None else 0.5 for name, value in body.items()} | {
-        "top_k": 3
-    }
-    other = resolve(dict(zip(SETTINGS, (0.1, 0.2, 5, 0.3, 1.5, 1.0, 1.0, "off"), strict=True)), {}, {})
-    asked = SamplingFields(**said)
-    assert other.sampling_for(asked, seed=1) == NEUTRAL.sampling_for(asked, seed=1)
-
-
-def test_nothing_said_is_what_it_always_was() -> None:
-    """Temperature 1, nothing cut off, no penalty, thinking as the template does."""
-    neutral = resolve({}, {}, {})
-    assert neutral == NEUTRAL
-    assert neutral.sampling == Sampling()
-    assert neutral.thinking is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +87,7 @@ def test_nothing_said_is_what_it_always_was() -> None:
         ({"temperature": 0.7}, {"temperature": 0.7}),
         ({"do_sample": None, "temperature": None, "top_p": None}, {}),
         ({"min_p": 0.05, "repetition_penalty": 1.05}, {"min_p": 0.05, "repetition_penalty": 1.05}),
-        ({"temperature": 1, "top_k": -1}, {"temperature": 1.0, "top_k": -1}),
+        ({"temperature": 1, "top_k": -1}, {"temperature": 1.0, "top_k": 0}),
         (
             {"eos_token_id": 3, "max_new_tokens": 5, "thinking": "off", "presence_penalty": 1},
             {},
@@ -101,40 +96,47 @@ def test_nothing_said_is_what_it_always_was() -> None:
     ],
 )
 def test_the_file_says_what_is_in_it(content: dict[str, Any], says: DefaultSettings) -> None:
-    """Only the keys that are there, only those of sampling; null is nothing."""
-    assert from_file(content) == (says, {})
+    """Only the keys that are there, only those of sampling; null is nothing. Nothing if it is not read."""
+    defaults, ignored = of_file(content)
+    assert (said_by(defaults, Source.FILE), ignored) == (says, {})
+    for none in ("none", "vllm"):
+        assert of_file(content | {"top_p": 7}, generation_config=none) == (Defaults(), {})
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("name", "value"),
     [
-        ("temperature", 2.5),
-        ("temperature", -0.1),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("temperature", "0.6"),
-        ("temperature", True),
-        ("temperature", 10**400),
-        ("temperature", [0.6]),
-        ("top_p", 0),
-        ("top_p", 1.5),
-        ("top_k", 20.5),
-        ("top_k", -2),
-        ("top_k", 2**31),
-        ("min_p", {}),
-        ("repetition_penalty", 0),
-        ("do_sample", "false"),
-        ("do_sample", 0),
+        *(("temperature", value) for value in (2.5, -0.1, math.nan, math.inf, True, 10**400, [0.6])),
+        *(("top_p", value) for value in (0, 1.5, False)),
+        *(("top_k", value) for value in (20.5, -2, 2**31)),
+        ("min_p", -1),
+        *(("repetition_penalty", value) for value in (0, 10.5)),
+        ("presence_penalty", 3),
+        ("frequency_penalty", -3),
+        ("thinking", "maybe"),
     ],
 )
-def test_what_no_body_may_say_is_ignored_by_name(key: str, value: Any) -> None:
-    """The rest of the file still counts, and the message is short whatever the value."""
-    says, ignored = from_file({"top_p": 0.9, "temperature": 0.5, key: value})
-    assert list(ignored) == [key]
-    assert len(ignored[key]) < 120
-    expected: dict[str, Any] = {"top_p": 0.9, "temperature": 0.5}
-    expected.pop(key, None)
-    assert says == expected
+def test_what_no_body_may_say_no_source_says(name: str, value: Any) -> None:
+    """A name and an option refuse it, as text and in a file of models; a model's file is read without it, and
+    the message is short whatever the value."""
+    with pytest.raises(OptionError, match=f"--default-{name.replace('_', '-')} "):
+        load({f"default_{name}": str(value)})
+    with pytest.raises(ValueError, match=f"default_{name}"):
+        ServeSettings.model_validate({f"default_{name}": value})
+    with pytest.raises(OptionError, match=f"--served-model-name .*'x:{name}="):
+        load({"served_model_name": f"x:{name}={value}".replace(",", ";")})
+    defaults, ignored = of_file({"eos_token_id": 3, name: value})
+    assert defaults == Defaults()
+    if name in OF_FILE:
+        assert list(ignored) == [name]
+        assert len(ignored[name]) < 120
+
+
+@pytest.mark.parametrize(("key", "value"), [("temperature", "0.6"), ("do_sample", "false"), ("do_sample", 0)])
+def test_a_text_is_no_number_in_a_models_file(key: str, value: Any) -> None:
+    """The rest of the file still counts."""
+    defaults, ignored = of_file({"top_p": 0.9, key: value})
+    assert (said_by(defaults, Source.FILE), list(ignored)) == ({"top_p": 0.9}, [key])
 
 
 _JSON = st.recursive(
@@ -145,64 +147,46 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["do_sample", *SETTINGS]), _JSON))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True, max_examples=50)
 def test_no_file_can_give_a_value_that_a_body_could_not(content: dict[str, Any]) -> None:
     """Nor keep the server from starting."""
-    says, ignored = from_file(content)
-    for name, value in says.items():
-        assert checked(name, value) == value
+    defaults, ignored = of_file(content)
+    says = said_by(defaults, Source.FILE)
+    body = CompletionRequest.model_validate({"prompt": "", **says})
+    assert {name: getattr(body, name) for name in says} == says
     assert ignored.keys() <= content.keys()
-
-
-@pytest.mark.parametrize(
-    ("default", "asked", "template", "enabled"),
-    [
-        (False, Reasoning(), {}, False),
-        (True, Reasoning(), None, True),
-        (None, Reasoning(), {}, None),
-        (False, Reasoning(enabled=True, effort="high"), {}, True),
-        (True, Reasoning(enabled=False), {}, False),
-        (False, Reasoning(effort="high"), {}, False),
-        (False, Reasoning(), {"enable_thinking": True}, None),
-        (False, Reasoning(), {"thinking": True}, None),
-        (False, Reasoning(), {"custom": True}, False),
-    ],
-)
-def test_thinking_is_the_default_only_where_nobody_turns_it_on_or_off(
-    default: bool | None, asked: Reasoning, template: dict[str, Any] | None, enabled: bool | None
-) -> None:
-    """A body can do so by its own field or by the template's option."""
-    found = Defaults(thinking=default).reasoning_for(asked, template)
-    assert (found.enabled, found.effort) == (enabled, asked.effort)
 
 
 @pytest.mark.parametrize(
     ("text", "presets"),
     [
-        ("mine", [NamedPreset("mine")]),
-        (" a , owner/b ,", [NamedPreset("a"), NamedPreset("owner/b")]),
-        ("qwen3:8b", [NamedPreset("qwen3:8b")]),
-        ("qwen3:8b:top_k=5", [NamedPreset("qwen3:8b", {"top_k": 5})]),
-        ("temperature", [NamedPreset("temperature")]),
-        ("a:temperature", [NamedPreset("a:temperature")]),
+        (None, {"/m/a,b:c=d": {}}),
+        ("mine", {"mine": {}}),
+        (" a , owner/b ,", {"a": {}, "owner/b": {}}),
+        ("qwen3:8b", {"qwen3:8b": {}}),
+        ("qwen3:8b:top_k=5", {"qwen3:8b": {"top_k": 5}}),
+        ("temperature", {"temperature": {}}),
+        ("a:temperature", {"a:temperature": {}}),
         (
             "penstock,coder:temperature=0.2,thinking=off,greedy:temperature=0,last",
-            [
-                NamedPreset("penstock"),
-                NamedPreset("coder", {"temperature": 0.2, "thinking": "off"}),
-                NamedPreset("greedy", {"temperature": 0.0}),
-                NamedPreset("last"),
-            ],
+            {
+                "penstock": {},
+                "coder": {"temperature": 0.2, "thinking": "off"},
+                "greedy": {"temperature": 0.0},
+                "last": {},
+            },
         ),
         (
             "x: top_p = 0.5 , min_p=0.1,presence_penalty=-1",
-            [NamedPreset("x", {"top_p": 0.5, "min_p": 0.1, "presence_penalty": -1.0})],
+            {"x": {"top_p": 0.5, "min_p": 0.1, "presence_penalty": -1.0}},
         ),
     ],
 )
-def test_names_carry_settings(text: str, presets: list[NamedPreset]) -> None:
-    """A tag is part of its name; a setting belongs to the name before it."""
-    assert list(named_presets(text)) == presets
+def test_names_carry_settings(text: str | None, presets: dict[str, DefaultSettings]) -> None:
+    """A tag is part of its name; a setting belongs to the name before it. The model's own name is one,
+    whatever is in it: a folder's path may hold what would separate names."""
+    found = ServeSettings.model_validate({"served_model_name": text}).served_names("/m/a,b:c=d")
+    assert list(found.items()) == list(presets.items())
 
 
 @pytest.mark.parametrize(
@@ -223,10 +207,10 @@ def test_names_carry_settings(text: str, presets: list[NamedPreset]) -> None:
         ("a:top_k=1,top_k=2", "'top_k=2': 'a' has top_k already"),
         ("a,b,a", "'a' is there twice"),
         (":temperature=1", "':temperature=1' has no name"),
-        (" , ", "no name"),
+        *((text, "contains no name") for text in (" , ", ",", "")),
     ],
 )
 def test_a_bad_part_is_quoted(text: str, words: str) -> None:
-    """With what would be right."""
-    with pytest.raises(ValueError, match=words):
-        named_presets(text)
+    """With what would be right, and the option."""
+    with pytest.raises(OptionError, match=f"--served-model-name .*{words}"):
+        load({"served_model_name": text})

@@ -69,7 +69,7 @@ def test_a_file_names_models_with_options_of_their_own(tmp_path: Path) -> None:
     """
     coder, titles = listed(tmp_path, text, max_slots="64")
     assert (coder.pinned, coder.settings.max_slots) == (True, 8)
-    assert [one.name for one in coder.settings.named_presets("")] == ["coder", "coder-cold"]
+    assert [*coder.settings.served_names("")] == ["coder", "coder-cold"]
     assert (titles.pinned, titles.idle_seconds, titles.settings.max_slots) == (False, 300.0, 64)
     assert titles.settings.kv_cache_bytes == 1 << 30
 

@@ -15,7 +15,6 @@ from api.assembly import engine_environment
 from api.cli.command_line import penstock
 from api.options.options import Option, load, options, refuse_unknown_variables
 from api.options.scheduler_settings import scheduler_config
-from api.options.served_names import NamedPreset
 from api.options.settings import ServeSettings
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
@@ -49,53 +48,6 @@ def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
     assert scheduler_config(settings, Path("none"), found, Path("cache")).cache_sharing == sharing
-
-
-@pytest.mark.parametrize("name", [",", " , ", ""])
-def test_a_served_model_has_a_name(name: str) -> None:
-    with pytest.raises(OptionError, match="--served-model-name"):
-        load({"served_model_name": name})
-
-
-@pytest.mark.parametrize("name", ["coder:temperature=3", "coder:temperatur=1", "a,a"])
-def test_a_bad_preset_names_the_option(name: str) -> None:
-    with pytest.raises(OptionError, match=f"--served-model-name .*{name.split(',')[0]}"):
-        load({"served_model_name": name})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("default_temperature", "2.5"),
-        ("default_temperature", "warm"),
-        ("default_temperature", "nan"),
-        ("default_top_p", "0"),
-        ("default_top_k", "1.5"),
-        ("default_min_p", "-1"),
-        ("default_repetition_penalty", "0"),
-        ("default_presence_penalty", "3"),
-        ("default_frequency_penalty", "-3"),
-        ("default_thinking", "maybe"),
-        ("generation_config", "maybe"),
-    ],
-)
-def test_a_default_is_what_a_body_may_say(option: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} "):
-        load({option: value})
-
-
-def test_options_become_defaults() -> None:
-    """And `auto` thinking is nothing said: the model's name may still say something."""
-    given = {"default_temperature": "0.5", "default_top_k": "-1", "default_presence_penalty": "1"}
-    found = load(given).default_settings()
-    assert found == {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}
-    assert load({"default_thinking": "off"}).default_settings() == {"thinking": "off"}
-
-
-def test_the_models_own_name_is_one_name_whatever_is_in_it() -> None:
-    """A folder's path may hold what would separate names."""
-    assert load({}).named_presets("/m/a,b:c=d") == (NamedPreset("/m/a,b:c=d"),)
-    assert load({"served_model_name": "x"}).named_presets("y") == (NamedPreset("x"),)
 
 
 def test_the_engine_gets_no_key() -> None:

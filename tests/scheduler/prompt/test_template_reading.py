@@ -93,22 +93,28 @@ def test_a_template_that_writes_no_question_is_refused_by_name(tmp_path: Path) -
         tokenizer.render(ChatPrompt(({"role": "user", "content": "hi"},)))
 
 
-def test_a_template_that_drops_results_gets_the_generic_tools(tmp_path: Path) -> None:
-    """A result that the model never sees would be asked for again."""
-    template = (
+_CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+_TURN: tuple[Message, ...] = (
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "content": "word-result", "tool_call_id": "1"},
+)
+
+
+def _results_where(condition: str) -> str:
+    """A template that writes tools' results on a condition."""
+    return (
         "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
-        "{% if m.role != 'tool' %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
+        "{% if m.role != 'tool' or " + condition + " %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
         "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
     )
-    tokenizer = served(tmp_path, template)
+
+
+def test_a_template_that_drops_results_gets_the_generic_tools(tmp_path: Path) -> None:
+    """A result that the model never sees would be asked for again."""
+    tokenizer = served(tmp_path, _results_where("false"))
     assert tokenizer.answer_format.tool_calls == "generic"
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
-    turn: tuple[Message, ...] = (
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "word-result", "tool_call_id": "1"},
-    )
-    assert "word-result" in tokenizer.render(ChatPrompt(turn, tools=(Tool("look"),)))
+    assert "word-result" in tokenizer.render(ChatPrompt(_TURN, tools=(Tool("look"),)))
 
 
 @pytest.mark.parametrize("file", ["chat_template", "processor_config"])
@@ -200,22 +206,11 @@ def test_several_system_messages_are_joined_where_the_template_keeps_the_last(tm
 
 def test_results_that_the_template_writes_beside_tools_alone_are_refused_without(tmp_path: Path) -> None:
     """By name: the model would call again."""
-    template = (
-        "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
-        "{% if m.role != 'tool' or tools %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
-        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
-    )
-    tokenizer = served(tmp_path, template)
+    tokenizer = served(tmp_path, _results_where("tools"))
     assert tokenizer.answer_format.tool_calls == "native"
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
-    turn: tuple[Message, ...] = (
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "word-result", "tool_call_id": "1"},
-    )
-    assert "word-result" in tokenizer.render(ChatPrompt(turn, tools=(Tool("look"),)))
+    assert "word-result" in tokenizer.render(ChatPrompt(_TURN, tools=(Tool("look"),)))
     with pytest.raises(TemplateFailed, match="results of tools that are not offered"):
-        tokenizer.render(ChatPrompt(turn))
+        tokenizer.render(ChatPrompt(_TURN))
 
 
 def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
