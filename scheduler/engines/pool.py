@@ -293,6 +293,7 @@ class Pool:
     def _forget(self, engine: Engine) -> None:
         """Remove an engine that has been stopped."""
         if self._engines.pop(engine.name, None) is not None:
+            self._requests.forget(engine.name)
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
 

@@ -65,6 +65,10 @@ class Requests:
         """Return the requests at `place` by id, in the order in which they came there, now and later on."""
         return self._at[place]
 
+    def forget(self, engine: str) -> None:
+        """Take note that no request will be at this engine any more."""
+        self._at.pop(engine, None)
+
     def accept(self, record: StreamRecord) -> None:
         self._records[record.request_id] = self._at[QUEUE][record.request_id] = record
         self.changed = True

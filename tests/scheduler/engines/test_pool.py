@@ -178,6 +178,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert bench.uncharged == 0
         assert not requests.changed
         places = {QUEUE, AWAITING, ENDING, *(engine.name for engine in self.engines)}
+        assert requests._at.keys() <= places, "a place is kept of an engine that has left"
         for place in places:
             expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
             assert requests.at(place).keys() == expected
