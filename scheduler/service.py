@@ -124,7 +124,7 @@ class Scheduler:
         never_ready: EngineNeverReady | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expiry.run, self.pool.expire)
+                nursery.start_soon(self._expiry.run, self.pool.effects.expire)
                 nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
                 try:
@@ -274,7 +274,7 @@ class Scheduler:
         """Fail every request with a shutdown error, and close admission."""
         self._admission.close()
         reason = "the server is shutting down; this answer is incomplete"
-        self.pool.end_all(Draining(reason, retry_after_seconds=1.0))
+        self.pool.effects.end_all(Draining(reason, retry_after_seconds=1.0))
 
     # --- a request's way in and out
 
@@ -284,13 +284,13 @@ class Scheduler:
         for record in records:
             self._queue.push(record, now)
             self._expiry.watch(record)
-        self.pool.carry_out()
+        self.pool.effects.carry_out()
 
     def _release(self, record: StreamRecord) -> None:
         """Release a request whose reader has left, before or after the final event; the record may not have
         been enqueued yet."""
         record.abandon()
-        self.pool.cancel(record)
+        self.pool.effects.cancel(record)
 
     def _woke(self, now: float) -> None:
         """The machine slept. An engine's process may wake later than this one, its device later still."""

@@ -1,8 +1,8 @@
-"""The engines behind the one queue: who they are, what goes to which, and what the end of one means."""
+"""The engines behind the one queue: how they are started, added, drained and removed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import structlog
@@ -12,18 +12,15 @@ from scheduler.engines.adapters import PoolAdapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
-from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
+from scheduler.engines.effects import Effects
+from scheduler.engines.engine import Engine, Shared
 from scheduler.engines.life import Life
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.engines.together import first_ready, life_of_all
 from scheduler.errors import (
-    DeadlineExceeded,
-    EngineLost,
     LastEngine,
     NodesDecide,
-    SchedulerError,
     TooManyEngines,
-    Unavailable,
     UnknownEngine,
 )
 from scheduler.intake.admission import Admission
@@ -32,9 +29,9 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.offload import Offload
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import AWAITING, ENDING, QUEUE, Requests
+from scheduler.requests.table import QUEUE, Requests
 from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
@@ -44,8 +41,8 @@ _log = structlog.get_logger("scheduler")
 
 
 class Pool:
-    """`run` must be running. An engine's name is its number, which no later engine gets. `changed` is called
-    when requests or engines have come, moved or left."""
+    """`run` must be running. An engine's name is its number, which no later engine gets. `changed`: as
+    `Effects` has it."""
 
     def __init__(
         self,
@@ -58,27 +55,39 @@ class Pool:
         offload: Offload,
         changed: Callable[[], None],
     ) -> None:
-        self.reading = AnswerReading(offload, requests, self.stepped)
-        self._requests = requests
-        self._awaiting = requests.at(AWAITING)
         config = self._config = traits.config
+        self._requests = requests
         self._provision = traits.provision
-        self._queue = queue
-        self._admission = admission
-        self._expiry = expiry
-        self._recorder = recorder
-        self._changed = changed
         self.metrics = traits.metrics
-        self._clock = traits.clock
         self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters, self._lives)
+        self.dispatcher = Dispatcher(
+            requests,
+            queue,
+            self._engines,
+            self._session_moved,
+            config.recovery.max_request_deaths,
+        )
+        self.effects = Effects(
+            requests,
+            self._engines,
+            queue,
+            admission,
+            expiry,
+            recorder,
+            self.dispatcher,
+            self._stop_if_drained,
+            changed,
+            traits.clock,
+        )
+        self.reading = AnswerReading(offload, requests, self.effects.stepped)
         self._shared = Shared(
             traits,
             self._engines,
             requests,
-            self.stepped,
-            self.carry_out,
+            self.effects.stepped,
+            self.effects.carry_out,
             self.adapters,
             Compatibility(),
             self.reading,
@@ -89,17 +98,8 @@ class Pool:
         self.engines_join = config.engines_join
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
-        self.dispatcher = Dispatcher(
-            requests,
-            queue,
-            self._engines,
-            self._session_moved,
-            config.recovery.max_request_deaths,
-        )
         for _ in range(config.engines):
             self._new()
-
-    # --- its engines
 
     def __len__(self) -> int:
         """Return how many requests the engines hold, or are to resume, or have just ended."""
@@ -163,7 +163,7 @@ class Pool:
         self._telemetry.sample(self.metrics.loads.inc)
         for engine in self:
             self._start(engine)
-        self.carry_out()
+        self.effects.carry_out()
 
     def unload(self) -> None:
         """End its engines' processes: they are gone when `running` is false. Requests wait in the queue until
@@ -197,7 +197,7 @@ class Pool:
         """Count on engines again that could not be started."""
         for engine in self:
             engine.forgive()
-        self.carry_out()
+        self.effects.carry_out()
 
     def _start(self, engine: Engine) -> None:
         if self._nursery is not None:
@@ -215,7 +215,7 @@ class Pool:
                 self._forget(engine)
         finally:
             engine.share.gone()
-        self.carry_out()
+        self.effects.carry_out()
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
@@ -237,7 +237,7 @@ class Pool:
         _log.info("engine_added", engine=engine.name)
         if self.loaded:
             self._start(engine)
-        self.carry_out()
+        self.effects.carry_out()
         return engine
 
     def retry(self, name: str) -> None:
@@ -245,7 +245,7 @@ class Pool:
         engine = self[name]
         if engine.failed and not engine.running and self.loaded:
             self._start(engine)
-            self.carry_out()
+            self.effects.carry_out()
 
     def remove(self, name: str) -> None:
         """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
@@ -267,7 +267,7 @@ class Pool:
         if not engine.draining:
             engine.draining = True
             _log.info("engine_draining", engine=engine.name, requests=engine.requests)
-            self.carry_out()
+            self.effects.carry_out()
 
     def _new(self, launcher: EngineLauncher | None = None) -> Engine:
         number = next(self._numbers)
@@ -297,36 +297,6 @@ class Pool:
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
 
-    # --- requests
-
-    def cancel(self, record: StreamRecord) -> None:
-        """End a request that no reader waits for: at once, or, if an engine has it, when that has retired
-        it."""
-        self._requests.move(record, Event.CANCEL)
-        if self._requests.changed:
-            self.carry_out()
-
-    def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """End a request whose deadline has passed, with `error`. One that has its final event keeps it."""
-        self._fail((record,), error)
-        self.carry_out()
-
-    def fail_queued(self, error: SchedulerError) -> None:
-        """Fail all requests that no engine has got yet."""
-        self._fail(self._requests.at(QUEUE).values(), error)
-        self.carry_out()
-
-    def end_all(self, error: SchedulerError) -> None:
-        """Fail every request with `error`, and cancel those that engines have."""
-        self._fail(self._requests, error)
-        self.carry_out()
-
-    def _fail(self, records: Iterable[StreamRecord], error: SchedulerError) -> None:
-        for record in list(records):
-            if record.outcome is None:
-                record.fail(error)
-                self._requests.move(record, Event.CANCEL)
-
     def woke(self, now: float) -> None:
         """Count the time until now as no stall: the machine slept."""
         for life in self._lives():
@@ -335,99 +305,5 @@ class Pool:
     def _lives(self) -> Iterator[Life]:
         return (engine.life for engine in self if engine.life is not None)
 
-    def _of(self, record: StreamRecord) -> Engine | None:
-        return None if record.engine is None else self._engines.get(record.engine)
-
     def _session_moved(self) -> None:
         self._telemetry.sample(self.metrics.session_moves.inc)
-
-    # --- the loop
-
-    def stepped(self, advanced: Sequence[StreamRecord] = ()) -> None:
-        """A step has advanced these requests, or more of a step is read: charge them, and carry out what else
-        it has led to, as a step rarely does."""
-        now = self._clock()
-        for record in advanced:
-            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
-                record.started_at = now
-                self._expiry.watch(record)
-            self._queue.observe(record, now)
-        # A suspect, or the queue, may be waiting for another request to become trusted.
-        if self._requests.changed or self._awaiting or any(one.quarantined for one in self):
-            self.carry_out()
-
-    def carry_out(self, engine: Engine | None = None) -> None:
-        """Carry out what an event has led to, until nothing is left. Everything that happens to requests and
-        engines ends with this call; nothing here makes another one. `engine`: its process has become ready,
-        has ended, or its end is explained."""
-        now = self._clock()
-        if engine is not None:
-            self._follow(engine)
-        for one in list(self):
-            self._stop_if_drained(one)
-        self._follow_blocks(now)
-        while True:
-            self._take_leave(now)
-            for record in self.dispatcher.pump(now):
-                if record.listening:
-                    self._expiry.watch(record)
-            if not self._requests.retired:
-                break
-        self._admission.rate.follow(now, full=not self.dispatcher.has_room)
-        self._requests.changed = False
-        self._changed()
-
-    def _take_leave(self, now: float) -> None:
-        """Do what follows from cancels and ends."""
-        requests = self._requests
-        while requests.cancelling:
-            record = requests.cancelling.popleft()
-            # The step that made it superfluous may have ended it, too.
-            if record.state is State.CANCELLING and (engine := self._of(record)) is not None:
-                engine.multiplexer.cancel(record)
-        while requests.retired:
-            record, place = requests.retired.popleft()
-            if place == ENDING:
-                record.forget_unread()
-            if place == QUEUE:
-                self._queue.left(record, now)
-            elif place != AWAITING and (engine := self._of(record)) is not None:
-                engine.left(record)
-            assert record.outcome is not None, "a request left without an outcome"
-            self._recorder.ended(record, now)
-            self._expiry.forget(record)
-            if record.dispatched_at is not None:
-                self._queue.charge_actual(record, now)
-                self._admission.rate.departed(now)
-
-    def _follow(self, engine: Engine) -> None:
-        """Do what follows for the others when an engine's process comes or goes."""
-        if engine.ready:
-            # The time without an engine is no gap between two departures.
-            self._admission.rate.pause()
-            return
-        # Where there is none, requests wait for one that joins.
-        if serving := self._serving():
-            if all(one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
-                reason = f"the engine does not start: {engine.cause}"
-                self._fail(self._requests.at(QUEUE).values(), Unavailable(reason, retry_after_seconds=10.0))
-            if all(one.hopeless for one in serving):
-                reason = "the engine was lost, and no other could be started to resume the request"
-                error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
-                self._fail(self._awaiting.values(), error)
-        if engine.draining:
-            # Its process is not replaced: the other engines resume its requests.
-            engine.stop()
-
-    def _serving(self) -> list[Engine]:
-        return [engine for engine in self if not engine.draining]
-
-    def _follow_blocks(self, now: float) -> None:
-        """Close admission while no engine is available."""
-        found = [one.blocked(now) for one in self._serving()]
-        blocks = [block for block in found if block is not None]
-        if not found or len(blocks) < len(found):
-            self._admission.unblock()
-        else:
-            until, reason = min(blocks)
-            self._admission.block(reason, until)

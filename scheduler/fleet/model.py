@@ -153,7 +153,7 @@ class Model(ModelLoader):
                 self._move(ModelState.LOADED)
             case ModelState.LOADING if (reason := self._why_failed()) is not None:
                 self._failed_at, self.reason = now, reason
-                self.scheduler.pool.fail_queued(
+                self.scheduler.pool.effects.fail_queued(
                     Unavailable(
                         f"the model {self.name!r} cannot be loaded: {reason}",
                         retry_after_seconds=RETRY_SECONDS,
@@ -180,7 +180,7 @@ class Model(ModelLoader):
         if self.state is ModelState.DRAINING:
             self.scheduler.pool.dispatcher.held = False
             self._move(ModelState.LOADED)
-            self.scheduler.pool.carry_out()
+            self.scheduler.pool.effects.carry_out()
         elif self.state is not ModelState.LOADED:
             self._wanted_at = now
 
@@ -227,7 +227,7 @@ class Model(ModelLoader):
     def refuse_queued(self, reason: str) -> None:
         """Refuse the queued requests: no wait would help them."""
         self._wanted_at = None
-        self.scheduler.pool.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
+        self.scheduler.pool.effects.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
 
     def _wanted_since(self) -> float | None:
         oldest = self.scheduler.oldest_queued_at

@@ -135,17 +135,17 @@ class PoolBench:
         self.accepted.append(record)
         self.queue.push(record, self.now)
         self.expiry.watch(record)
-        self.pool.carry_out()
+        self.pool.effects.carry_out()
         return record
 
     def cancel(self, record: StreamRecord) -> None:
         record.abandon()
-        self.pool.cancel(record)
+        self.pool.effects.cancel(record)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for record, _ in self.expiry._deadlines.take_expired(self.now):
-            self.pool.expire(record, DeadlineExceeded("too late"))
+            self.pool.effects.expire(record, DeadlineExceeded("too late"))
 
     def read_late(self) -> None:
         """Let nothing be read in its own step from now on, as in steps whose budget is spent."""
@@ -159,7 +159,7 @@ class PoolBench:
         for _ in range(parts):
             if reading._waiting:
                 reading._read_next()
-        self.pool.stepped()
+        self.pool.effects.stepped()
 
     # --- what engines do
 

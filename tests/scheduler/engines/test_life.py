@@ -62,7 +62,7 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     bench.step(0)
     bench.engine(0).step(StepOutput([], [], [], Counters(steps=9, generated_tokens=90)))
     assert bench.engine(0).last_step_seconds(bench.now) is not None
-    bench.pool.end_all(Unavailable("gone", retry_after_seconds=1.0))
+    bench.pool.effects.end_all(Unavailable("gone", retry_after_seconds=1.0))
     bench.die(0)
     assert bench.engine(0).life is None
     bench.engine(0).send(LoadAdapter(0, RED))

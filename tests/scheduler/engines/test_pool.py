@@ -210,7 +210,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         bench = self.bench
         for _ in range(2):
-            bench.pool.end_all(Draining("going"))
+            bench.pool.effects.end_all(Draining("going"))
             self.each_request_is_in_one_place_and_leaves_once()
             self.each_cancel_is_sent_to_its_engine_once()
         assert all(record.state is State.CANCELLING for record in bench.requests)
