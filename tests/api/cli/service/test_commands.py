@@ -182,7 +182,7 @@ def test_a_restart_that_fails_says_what_the_log_does(machine: Machine) -> None:
 
 
 def test_print_shows_all_files_writes_none_and_hides_values(machine: Machine) -> None:
-    """Of variables only those of `serve` and of models: another command's is an unknown option of `serve`."""
+    """Only variables of `serve` and of models go there: another command's is an unknown option of `serve`."""
     variables = {"PENSTOCK_API_KEY": KEY, "PENSTOCK_URL": "x", "HF_TOKEN": "t", "SECRET": "s"}
     shown = machine.done("install", "--print", "--", "--port", "8123", **variables)
     assert "ExecStart=" in shown
