@@ -240,7 +240,7 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
-        *(*ranks, *_system_parts(), "drafts", *_packing(description.kv_cache_dtype)),
+        *(*ranks, *_system_parts(), "drafts", "own rounding", *_packing(description.kv_cache_dtype)),
         *_rounding(description.weights_dtype),
     )
 
