@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import structlog
@@ -77,15 +77,19 @@ class AnswerReading:
             async with trio.open_nursery() as self._nursery:
                 while True:
                     while self._waiting:
-                        self.begin_step()
-                        while self._waiting and self._clock() <= self._until:
-                            self._read_next()
-                        self._read_on()
+                        self.read_slice()
                         await trio.lowlevel.checkpoint()
                     self._change = trio.Event()
                     await self._change.wait()
         finally:
             self._nursery = None
+
+    def read_slice(self) -> None:
+        """Read on while a step's budget lasts."""
+        self.begin_step()
+        while self._waiting and self._clock() <= self._until:
+            self._read_next()
+        self._read_on()
 
     def _queue(self, record: StreamRecord) -> None:
         self._waiting.setdefault(record.request.tenant, deque()).append(record)
@@ -125,6 +129,13 @@ class AnswerReading:
             pieces, error = await self._offload(work, tenant=tenant, lane=Lane.ANSWER)
         except Exception as failure:  # A library's panic.
             pieces, error = [], failure
+        self.read_elsewhere(record, pieces, error)
+
+    def read_elsewhere(
+        self, record: StreamRecord, pieces: Sequence[AnswerPiece], error: Exception | None
+    ) -> None:
+        """The rest of a part was read in a worker thread: into `pieces`, up to an `error` if there was
+        one."""
         if not record.listening:
             record.unread.clear()
             return

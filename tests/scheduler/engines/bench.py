@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -73,14 +74,17 @@ class PoolBench:
         lookahead: int = 0,
         model_folder: Path = NO_FOLDER,
         model: str = "",
+        config: SchedulerConfig | None = None,
     ) -> None:
+        """`config`: another one than the other arguments describe."""
         self.now = 0.0
-        config = SchedulerConfig(
+        config = config or SchedulerConfig(
             EngineConfig("scripted", str(model_folder), max_slots=slots, model=model),
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
-            load_at_start=False,
         )
+        # The pool's tasks do not run.
+        config = replace(config, load_at_start=False)
         self.metrics = Metrics().of_model("tiny")
         self.requests = Requests()
         self.queue = IntakeQueue(config.intake, self.requests)
@@ -132,11 +136,16 @@ class PoolBench:
             arrived_at=self.now,
             timeout_seconds=timeout_seconds,
         )
-        self.accepted.append(record)
-        self.queue.push(record, self.now)
-        self.expiry.watch(record)
-        self.pool.effects.carry_out()
+        self.accept(record)
         return record
+
+    def accept(self, *records: StreamRecord) -> None:
+        """Take them in, as the service does."""
+        for record in records:
+            self.accepted.append(record)
+            self.queue.push(record, self.now)
+            self.expiry.watch(record)
+        self.pool.effects.carry_out()
 
     def cancel(self, record: StreamRecord) -> None:
         record.abandon()
