@@ -241,7 +241,7 @@ class ScriptedBackend:
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
             lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session
+                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
             )
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
@@ -260,6 +260,7 @@ class ScriptedBackend:
                 row.sequence.submit.salt,
                 lambda start, end: ScriptedRun(end - start),
                 session,
+                known=row.sequence.known,
             )
 
     def _remove(self, request_id: int) -> None:

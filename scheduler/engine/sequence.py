@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
 
 import msgspec
 
+from scheduler.engine.prefix.nodes import Known
 from scheduler.shared.adapter_files import salted
 from scheduler.shared.messages import PrefillOut, Submit
 from scheduler.shared.token_ids import TokenIds, common_run
 
 
-class EngineSequence(msgspec.Struct, eq=False, array_like=True):
+class EngineSequence(msgspec.Struct, eq=False, array_like=True, dict=True):
     """`tokens` is the only copy of its token ids in this process: prompt, then answer. Most other fields are
     positions in it. As part of a `StepPlan` it goes to the other ranks of an engine, each of which continues
     a record of its own."""
@@ -55,6 +58,11 @@ class EngineSequence(msgspec.Struct, eq=False, array_like=True):
             arrived_at=arrived_at,
             _answer_start=len(tokens) - submit.done_tokens,
         )
+
+    @cached_property
+    def known(self) -> Known[Any, Any]:
+        """Return how far its tokens are known to be in the prefix cache of this process."""
+        return Known()
 
     @property
     def request_id(self) -> int:

@@ -117,6 +117,20 @@ class Match(Generic[SegmentT, SnapshotT]):
 
 
 @dataclass(slots=True, eq=False)
+class Known(Generic[SegmentT, SnapshotT]):
+    """How far one sequence's tokens are known to be in the tree: a lookup with it compares only the others,
+    and notes how far it came. It keeps nothing from eviction."""
+
+    node: Node[SegmentT, SnapshotT] | None = None
+    """The deepest node that was matched to its end."""
+
+    @property
+    def reached(self) -> Node[SegmentT, SnapshotT] | None:
+        """Return that node, unless it was removed."""
+        return self.node if self.node is not None and self.node.parent is not None else None
+
+
+@dataclass(slots=True, eq=False)
 class Lease(Generic[SegmentT, SnapshotT]):
     """A prefix in use. Until it is released, its segments must be neither mutated nor evicted."""
 

@@ -20,7 +20,7 @@ import msgspec
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
 from scheduler.engine.prefix.eviction_rule import ByReturn
 from scheduler.engine.prefix.holds import NO_ROOM, HoldOutcome, Holds
-from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.engine.prefix.session_turns import SessionTurns
@@ -40,7 +40,11 @@ _MOST_RENEWED = 1024
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
     """Holds at most the budget less the running bytes, and at most `buffers`, except for leased paths. Both
-    bounds hold after every call."""
+    bounds hold after every call.
+
+    `known`, where a method takes it, is the same object in all calls for one sequence, whose tokens are then
+    compared with those in the tree once.
+    """
 
     def __init__(
         self,
@@ -80,27 +84,36 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def room(self) -> int:
         return max(0, self.budget_bytes - self._running_bytes)
 
-    def match_length(self, tokens: Tokens, salt: str) -> int:
+    def match_length(self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None) -> int:
         """Return how many tokens `match_and_lease` would find. Changes and counts nothing."""
-        return self._find(tokens, salt).length
+        return self._find(tokens, salt, known).length
 
-    def match_ends(self, tokens: Tokens, salt: str) -> Sequence[int]:
+    def match_ends(
+        self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None
+    ) -> Sequence[int]:
         """Return where the segments end that `match_and_lease` would find, for planning; the last end is the
         match's."""
-        found = self._find(tokens, salt)
+        found = self._find(tokens, salt, known)
         return [min(node.end, found.length) for node in found.path]
 
     def match_and_lease(
-        self, tokens: Tokens, salt: str, system_tokens: int = 0, session: str | None = None
+        self,
+        tokens: Tokens,
+        salt: str,
+        system_tokens: int = 0,
+        session: str | None = None,
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Lease[SegmentT, SnapshotT]:
         """Return the longest prefix that can be restored, at most one token short of the prompt: the last
         must be computed, or there are no logits to sample from. End the lease with `release`."""
-        found = self._find(tokens, salt)
+        found = self._find(tokens, salt, known)
         if found.inside and found.length < len(tokens) - 1:
             # The prompt diverges within this edge. Split it now: `insert` would have to, under this lease.
             upper = self._tree.boundary(found)
             assert upper is not None, "a match within an edge ends on it"
             found = replace(found, path=(*found.path[:-1], upper))
+            if known is not None:
+                known.node = upper
         continuation = self._retention.continues(found.length, len(tokens), system_tokens)
         now = self._now = self._clock()
         key = None if session is None else (salt, session)
@@ -126,9 +139,9 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         tokens: Tokens,
         salt: str,
         limit: int | None = None,
-        known: Node[SegmentT, SnapshotT] | None = None,
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """Return what is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
+        """Return what is cached of a prefix. Changes and counts nothing."""
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
@@ -158,6 +171,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         cut: Callable[[int, int], SegmentT],
         session: str | None = None,
         system_tokens: int = 0,
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> int:
         """Cache what was computed for `tokens`. Return the bytes added.
 
@@ -166,7 +180,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         """
         if not tokens:
             return 0
-        match = self._tree.match(tokens, salt)
+        known = known or Known()
+        match = self._tree.match(tokens, salt, known=known)
         missing = len(tokens) - match.length
         end = self._tree.boundary(match) if missing else match.path[-1]
         key = None if session is None else (salt, session)
@@ -178,7 +193,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 max(0, self._make_room(missing * self._token_bytes, min(missing, 1))) // self._token_bytes
             )
             if missing and fitting and not self._too_many(1):
-                end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
+                end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut, known)
                 self._marks[end] = Mark(self._now)
                 self._extend(end)
                 self._totals.stored_tokens += len(end.tokens)
@@ -190,18 +205,21 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return added if end in self._marks else 0
 
-    def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> bool:
+    def attach(
+        self, tokens: Tokens, salt: str, snapshot: SnapshotT, known: Known[SegmentT, SnapshotT] | None = None
+    ) -> bool:
         """Cache the state right after `tokens`. Return False if it is not kept: not needed, the tokens are
         not cached, one is there already, there is no room, or its path has better ones."""
-        match = self._tree.match(tokens, salt)
-        known = not match.inside and match.path and match.path[-1].snapshot is not None
-        if not self._needs_snapshot or not match.path or match.length < len(tokens) or known:
+        known = known or Known()
+        match = self._tree.match(tokens, salt, known=known)
+        kept = not match.inside and match.path and match.path[-1].snapshot is not None
+        if not self._needs_snapshot or not match.path or match.length < len(tokens) or kept:
             return False
         with self._pinned(match.path[-1]):
             pieces = int(match.inside), 1  # The edge is split there.
             if self._make_room(snapshot.nbytes, *pieces) < snapshot.nbytes or self._too_many(*pieces):
                 return False
-            node = self._tree.attach(match.tokens, salt, snapshot)
+            node = self._tree.attach(match.tokens, salt, snapshot, known)
             assert node is not None, "a pinned path was lost"
         mark = self._marks[node]
         mark.snapshot_used = mark.last_used  # No younger than its own turn's leaf: it is evicted before it.
@@ -311,8 +329,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             complaints.append(f"{self._tree.nodes} nodes are too many buffers, and some are evictable")
         return complaints
 
-    def _find(self, tokens: Tokens, salt: str) -> Match[SegmentT, SnapshotT]:
-        match = self._tree.match(tokens, salt, limit=len(tokens) - 1)
+    def _find(
+        self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None
+    ) -> Match[SegmentT, SnapshotT]:
+        match = self._tree.match(tokens, salt, len(tokens) - 1, known)
         return match.restorable() if self._needs_snapshot else match
 
     def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:

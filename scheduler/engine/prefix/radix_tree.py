@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic
 
-from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.shared.token_ids import KEY_BYTES, common_run, compact
 
 OnSplit = Callable[[Node[SegmentT, SnapshotT], Node[SegmentT, SnapshotT]], None]
@@ -48,24 +48,25 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         tokens: Sequence[int],
         salt: str,
         limit: int | None = None,
-        known: Node[SegmentT, SnapshotT] | None = None,
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """Return the longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of
-        an earlier match of these tokens; unless it was removed, the tokens up to it are not compared
-        again."""
+        """Return the longest prefix of tokens[:limit] that is held. Changes nothing but `known`, which is
+        that of these tokens, or of more."""
         key = compact(tokens)
         limit = len(key) if limit is None else min(limit, len(key))
-        path: list[Node[SegmentT, SnapshotT]] = []
-        node, position = self._roots.get(salt), 0
-        if known is not None and known.parent is not None:
-            path = [known, *self.parents(known)][::-1]
-            node, position = known, known.end
+        path, node, position = list[Node[SegmentT, SnapshotT]](), self._roots.get(salt), 0
+        if (deepest := None if known is None else known.reached) is not None:
+            path = [one for one in (deepest, *self.parents(deepest)) if one.start < limit][::-1]
+            if path:
+                node, position = path[-1], min(path[-1].end, limit)
         while node is not None and position < limit and node.end == position:
-            node = node.children.get(key[position])
-            if node is not None:
+            if (node := node.children.get(key[position])) is not None:
                 path.append(node)
                 position += common_run(key, position, node.tokens, min(len(node.tokens), limit - position))
-        return Match(key, tuple(path), position)
+        match = Match(key, tuple(path), position)
+        if known is not None and (deepest is None or deepest.end <= limit):
+            known.node = match.whole
+        return match
 
     def boundary(self, match: Match[SegmentT, SnapshotT]) -> Node[SegmentT, SnapshotT] | None:
         """Return the node that ends where the (fresh) match ends, split if needed; None at position 0."""
@@ -74,16 +75,21 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return self._split(match.path[-1], match.taken(match.path[-1]))
 
     def insert(
-        self, tokens: Sequence[int], salt: str, cut: Callable[[int, int], SegmentT]
+        self,
+        tokens: Sequence[int],
+        salt: str,
+        cut: Callable[[int, int], SegmentT],
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Node[SegmentT, SnapshotT]:
-        """Insert `tokens`; return the node with the last of them (it may reach further).
+        """Insert `tokens`; return the node with the last of them (it may reach further). `known` as in
+        `match`.
 
         `cut(start, end)` is called once for the missing tail, or not at all. If it raises, nothing has
         changed.
         """
         key = compact(tokens)
         assert key, "an empty prefix has no node"
-        match = self.match(key, salt)
+        match = self.match(key, salt, known=known)
         if match.length == len(key):
             return match.path[-1]
         segment = cut(match.length, len(key))
@@ -94,14 +100,20 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.nodes += 1
         self.tokens += len(node.tokens)
         self.segment_bytes += segment.nbytes
+        if known is not None:
+            known.node = node
         return node
 
     def attach(
-        self, tokens: Sequence[int], salt: str, snapshot: SnapshotT
+        self,
+        tokens: Sequence[int],
+        salt: str,
+        snapshot: SnapshotT,
+        known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Node[SegmentT, SnapshotT] | None:
         """Attach the state right after `tokens`. Return None, with nothing changed, if these tokens are not
-        all cached or have a snapshot already."""
-        match = self.match(tokens, salt)
+        all cached or have a snapshot already. `known` as in `match`."""
+        match = self.match(tokens, salt, known=known)
         if not match.path or match.length < len(tokens):
             return None
         if not match.inside and match.path[-1].snapshot is not None:

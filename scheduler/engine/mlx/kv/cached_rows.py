@@ -17,7 +17,7 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
-from scheduler.engine.prefix.nodes import Lease, Match, Node
+from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_sharing import RowPath, runs_in_place
 from scheduler.engine.sequence import EngineSequence
@@ -35,9 +35,6 @@ class Row:
     lease: Lease[KvSegment, RowState] | None
     runs: int = 0
     """The pieces of its lease that it is to attend to in place when it joins a batch."""
-    matched: Node[KvSegment, RowState] | None = None
-    """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
-    compared again. It is not leased, so it may be removed."""
     joined: bool = False
     """Whether it is in a batch: from its first chunk until it leaves."""
 
@@ -104,7 +101,7 @@ class CachedRows:
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session
+                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
             )
         sequence.computed_tokens = sequence.cached_tokens = 0 if lease is None else lease.length
         sequence.in_place_tokens = min(in_place_tokens, sequence.cached_tokens)
@@ -118,7 +115,10 @@ class CachedRows:
         """
         if self._prefixes is None or self._group_cost_tokens is None:
             return {}
-        matches = [self._match(self._prefixes, row) for row in rows]
+        matches = [
+            self._prefixes.match(one.tokens, one.submit.salt, one.prefilled_tokens, one.known)
+            for one in (row.sequence for row in rows)
+        ]
         paths = {
             number: RowPath(
                 [(id(segment), taken) for segment, taken in match.pieces], row.sequence.prefilled_tokens
@@ -147,14 +147,6 @@ class CachedRows:
             self._prefixes.release(lease)
         return changed
 
-    @staticmethod
-    def _match(prefixes: PrefixCache[KvSegment, RowState], row: Row) -> Match[KvSegment, RowState]:
-        """Return what is cached of its computed prompt."""
-        sequence = row.sequence
-        match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
-        row.matched = match.whole
-        return match
-
     def keep(
         self, row: Row, tokens: array[int], layers: Sequence[Any], whole: bool, session_end: bool
     ) -> None:
@@ -167,16 +159,17 @@ class CachedRows:
             return
         if self._layout.needs_state and not whole:
             return  # Nothing could be restored from here.
-        submit = row.sequence.submit
+        submit, known = row.sequence.submit, row.sequence.known
         self._prefixes.insert(
             tokens,
             submit.salt,
             lambda start, end: self._layout.cut(layers, start, end),
             submit.session if session_end else None,
             submit.system_tokens,
+            known,
         )
         if self._layout.needs_state:
-            self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
+            self._prefixes.attach(tokens, submit.salt, self._layout.state(layers), known)
 
     def hold(self, row: Row) -> None:
         """Take the holds that its request asked for, as far as the row has computed their tokens."""

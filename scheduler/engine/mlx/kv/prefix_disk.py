@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
 from scheduler.engine.disk.block_file import Content
@@ -21,6 +21,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state_content, state_of
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.packed import KeysValues, span_of
+from scheduler.engine.prefix.nodes import Known
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.counters import DiskCounters
@@ -48,6 +49,7 @@ class _Fetch:
     """The position of the state, which is read last; 0: none is needed."""
     start: int
     reading: Future[ReadOutcome]
+    known: Known[KvSegment, RowState]
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class _Path:
     block_end: int = 0
     state_position: int = 0
     """What was handed over last: if it is not there, the disk has no room for it, or does not take it."""
+    known: Known[KvSegment, RowState] = field(default_factory=Known)
 
 
 class PrefixDisk:
@@ -92,7 +95,7 @@ class PrefixDisk:
         if number in self._considered:
             return False
         chain = self._chains.pop(number, None) or self.tier.chain(sequence.tokens, sequence.submit.salt)
-        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt)
+        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt, sequence.known)
         limit = len(sequence.tokens) - 1
         end, snapshot = self._readable(chain, limit)
         if max(known, end, snapshot) + BLOCK_TOKENS <= limit and self.tier.looks_again():
@@ -107,7 +110,9 @@ class PrefixDisk:
         self._considered.add(number)
         salt = sequence.submit.salt
         reading = self._read(chain, start, end, snapshot)
-        self._fetches[number] = _Fetch(sequence.tokens, salt, chain, end, snapshot, start, reading)
+        self._fetches[number] = _Fetch(
+            sequence.tokens, salt, chain, end, snapshot, start, reading, sequence.known
+        )
         return True
 
     def forget(self, request_id: int) -> None:
@@ -159,7 +164,7 @@ class PrefixDisk:
             if outcome.snapshot is not None:
                 self._insert(fetch, layers_of(outcome.snapshot, self._layout.packing), start, fetch.snapshot)
                 tokens = fetch.tokens[: fetch.snapshot]
-                self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
+                self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot), fetch.known)
         except Exception as error:  # The bytes are intact, and another program's: a miss.
             if is_device_error(error):
                 raise
@@ -176,16 +181,12 @@ class PrefixDisk:
                 [(span_of(keys, *span), span_of(values, *span)) for keys, values in layers], last - first
             )
 
-        tokens = fetch.tokens[:end]
-        known = self._length(tokens, fetch.salt)
-        if known < start:
+        there = self._prefixes.match(fetch.tokens, fetch.salt, end, fetch.known).length
+        if there < start:
             return False  # The prefix before it has been evicted.
-        self._restored_tokens += end - known
-        self._prefixes.insert(tokens, fetch.salt, cut)
-        return self._length(tokens, fetch.salt) == end
-
-    def _length(self, tokens: array[int], salt: str) -> int:
-        return self._prefixes.match(tokens, salt).length
+        self._restored_tokens += end - there
+        self._prefixes.insert(fetch.tokens[:end], fetch.salt, cut, known=fetch.known)
+        return self._prefixes.match(fetch.tokens, fetch.salt, end, fetch.known).length == end
 
     # --- writing
 
@@ -207,7 +208,7 @@ class PrefixDisk:
         if not path.safe:  # What is written outlives the process.
             device().wait()
             path.safe = True
-        match = self._prefixes.match(path.tokens, path.salt)
+        match = self._prefixes.match(path.tokens, path.salt, known=path.known)
         lease = self._prefixes.pin(match)
         try:
             there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefix import radix_tree
+from scheduler.engine.prefix.nodes import Known
 from scheduler.engine.prefix.radix_tree import RadixTree
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.shared.messages import ScriptedPlan, StepOutput, Submit
 from scheduler.shared.token_ids import common_run
+from tests.contracts.journal import request
 from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import Run, State, cut_of, python_lines
 
@@ -49,15 +55,44 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_was_matched_once_is_not_compared_again(compared: list[int]) -> None:
     """From the node that an earlier match reached: only what is new, also after the path to it was split."""
     tree: RadixTree[Run, State] = RadixTree()
-    prompt = array("I", range(1_000))
+    prompt, known = array("I", range(1_000)), Known[Run, State]()
     _chain(tree, prompt, 250)
-    known = tree.match(prompt, "", 600).whole
-    assert known is not None
-    assert known.end == 500
+    tree.match(prompt, "", 600, known)
+    assert sum(compared) >= 600
     tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
     compared.clear()
     assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
     assert sum(compared) == 900 - 500
+    assert tree.match(prompt, "", 300, known) == tree.match(prompt, "", 300)
+    assert sum(compared) == 900 - 500 + 300, "only the match that knows nothing compares"
+
+
+def test_an_engine_compares_a_prompt_with_the_tree_once(compared: list[int]) -> None:
+    """While it waits for a slot, for its plan, its lease, and for what is put into the cache of it. The next
+    turn of a conversation compares what the cache holds of it; its last token is compared when it is kept."""
+    backend = ScriptedBackend(ScriptedPlan(), sleep=lambda seconds: None, kv_cache_bytes=1 << 20)
+    engine = EngineLoop(backend, 1, PrefillPace(256), lambda: 1.0)
+
+    def ask(*submits: Submit) -> list[int]:
+        """Return the tokens of the answers, each request's in order."""
+        compared.clear()
+        commands, retired, answers = list(submits), 0, dict[int, list[int]]()
+        while retired < len(submits):
+            for frame in engine.iterate(commands):
+                assert isinstance(frame, StepOutput)
+                retired += len(frame.retired)
+                for one in frame.tokens:
+                    answers.setdefault(one.request_id, []).append(one.token)
+            commands = []
+        return [token for number in sorted(answers) for token in answers[number]]
+
+    prompt = [number % 500 for number in range(3_000)]
+    prompt += ask(request(1, prompt))
+    assert compared == [], "there was nothing to compare with"
+    ask(request(2, [*prompt, *[7] * 100]))
+    assert len(prompt) - 1 <= sum(compared) <= len(prompt) + 100
+    ask(request(3, [*prompt, *[8] * 100]), request(4, [*prompt, *[9] * 100]))
+    assert sum(compared) <= 2 * (len(prompt) + 100)
 
 
 def test_a_prompt_that_parts_within_an_edge_is_compared_once(compared: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.engine.prefix.nodes import Lease, Match, Node
+from scheduler.engine.prefix.nodes import Known, Lease, Match, Node
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.shared.token_ids import KEY_BYTES, compact
 from tests.examples import examples
@@ -97,7 +97,7 @@ class Row:
     tokens: array[int]
     salt: str
     computed: int = 0
-    known: Node[Run, State] | None = None
+    known: Known[Run, State] = field(default_factory=Known)
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -162,7 +162,29 @@ class TreeMachine(RuleBasedStateMachine):
         match = self.tree.match(row.tokens, row.salt, row.computed, row.known)
         assert match == self.tree.match(row.tokens, row.salt, row.computed)
         assert match.whole is None or match.whole.end <= match.length
-        row.known = match.whole
+        assert match.whole is None or row.known.node is not None
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), end=st.integers(1, 8))
+    def keep_of_a_row(self, data: st.DataObject, end: int) -> None:
+        row = data.draw(st.sampled_from(self.rows))
+        kept = row.tokens[:end]
+        node = self.tree.insert(kept, row.salt, cut_of(kept), row.known)
+        self.held |= {(row.salt, tuple(kept[:n])) for n in range(1, len(kept) + 1)}
+        match = self.tree.match(kept, row.salt)
+        assert (match.length, match.path[-1]) == (len(kept), node)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), end=st.integers(1, 8))
+    def attach_to_a_row(self, data: st.DataObject, end: int) -> None:
+        row = data.draw(st.sampled_from(self.rows))
+        place = row.salt, tuple(row.tokens[:end])
+        state = State(place[1])
+        node = self.tree.attach(row.tokens[:end], row.salt, state, row.known)
+        assert (node is not None) == (place in self.held and place not in self.states)
+        if node is not None:
+            assert self.path_of(node) == place[1]
+            self.states[place] = state
 
     @rule(tokens=prompts, salt=salts)
     def attach(self, tokens: list[int], salt: str) -> None:
