@@ -42,7 +42,7 @@ class RequestStream:
     @property
     def unheld(self) -> tuple[str, ...]:
         """Return what a schema asks that the answer is not held to, as `field#/JSON/pointer`."""
-        return self._records[0].unheld
+        return self._records[0].prepared.unheld
 
     def usage_so_far(self, choice: int) -> Usage:
         """Return the usage of one choice, including tokens of which the reader has no event yet."""
