@@ -241,6 +241,11 @@ class Scheduler:
         return ready
 
     @property
+    def busy(self) -> bool:
+        """Return whether a request is queued or running."""
+        return len(self._requests) > 0
+
+    @property
     def oldest_queued_at(self) -> float | None:
         """Return when the oldest of the requests that no engine has was queued; None if there is none."""
         return self._queue.oldest_at
@@ -264,7 +269,7 @@ class Scheduler:
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
-        while len(self._requests):
+        while self.busy:
             await self._change.wait()
 
     def end_all(self) -> None:
