@@ -6,7 +6,7 @@ A plain ASGI app that depends on no server; `api/serving.py` runs it on Penstock
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.head_requests import HeadRequests
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS, add_docs, in_sentences
-from api.bodies.media import Policy
+from api.bodies.body_reading import Policy
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
@@ -72,11 +72,7 @@ class AppOptions:
     identity: Identity = EVERYBODY
     metrics: bool = True
     """Whether this application has `/metrics`; otherwise it is on a port of its own."""
-    media: Policy = "note"
-    refuse_unknown_fields: bool = False
-    """Whether fields that no schema has are refused; otherwise they are ignored, and named in a header."""
-    max_body_bytes: int = 16 << 20
-    """The longest body, decompressed; the server bounds what it receives."""
+    bodies: Policy = field(default_factory=Policy)
     front_name: str = ""
     """The server's name in the ids of responses; empty without one."""
 
@@ -106,9 +102,7 @@ def make_app(
     app.state.identity = options.identity
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
-    app.state.media = options.media
-    app.state.max_body_bytes = options.max_body_bytes
-    app.state.refuse_unknown_fields = options.refuse_unknown_fields
+    app.state.bodies = options.bodies
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     # Not by its truth: an empty store is false.
     store = ResponseStore.by_default() if responses is None else responses

@@ -26,6 +26,7 @@ from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
+from api.bodies.body_reading import Policy
 from api.bodies.full_collections import collect_when_idle
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
@@ -124,13 +125,13 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
 
         nursery.start_soon(fleet.run)
         nursery.start_soon(responses.run)
-        nursery.start_soon(partial(collect_when_idle, partial(_is_busy, fleet)))
+        nursery.start_soon(collect_when_idle, lambda: fleet.busy)
         if assembled.remote_engines is not None:
             nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
         if settings.prevent_sleep == "auto" and sys.platform == "darwin":
-            nursery.start_soon(stay_awake, partial(_is_busy, fleet))
+            nursery.start_soon(stay_awake, lambda: fleet.busy)
         end = partial(_hand_over if sockets.inherited else _drain, fleet, server, settings.drain_seconds)
         await _signalled_end(end)
         notice.send(STOPPING="1")
@@ -202,9 +203,9 @@ def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *,
         hosts=hosts,
         identity=Identity(settings.tenant_header),
         metrics=metrics,
-        media=settings.media,
-        max_body_bytes=settings.max_body_bytes,
-        refuse_unknown_fields=settings.unknown_fields == "refuse",
+        bodies=Policy(
+            settings.unknown_fields == "refuse", settings.media == "refuse", settings.max_body_bytes
+        ),
         front_name=settings.front_name or "",
     )
 
@@ -259,10 +260,6 @@ def _requests(fleet: Fleet) -> tuple[int, int]:
     """Return how many requests are queued, and how many are in the engines."""
     each = [model.scheduler.operations.statistics() for model in fleet]
     return sum(one.queued for one in each), sum(one.in_engine for one in each)
-
-
-def _is_busy(fleet: Fleet) -> bool:
-    return any(_requests(fleet))
 
 
 def _log_end(event: str, fleet: Fleet, **fields: float) -> None:

@@ -40,34 +40,20 @@ class Usage:
     where no engine has reported them."""
 
 
-def total_usage(choices: Sequence[Usage]) -> Usage:
-    """Return the usage of all choices of one request, which share one prompt."""
-    return Usage(
-        prompt_tokens=choices[0].prompt_tokens,
-        cached_tokens=choices[0].cached_tokens,
-        output_tokens=sum(usage.output_tokens for usage in choices),
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in choices),
-        predicted=_total_predicted(choices),
-    )
-
-
-def usage_of_all(prompts: Sequence[Usage]) -> Usage:
-    """Return the usage of all prompts of one client's request."""
-    return Usage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
-        cached_tokens=sum(usage.cached_tokens for usage in prompts),
-        output_tokens=sum(usage.output_tokens for usage in prompts),
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in prompts),
-        predicted=_total_predicted(prompts),
-    )
-
-
-def _total_predicted(usages: Sequence[Usage]) -> tuple[int, int] | None:
-    """Return the sum, or None if a part of it is not known."""
+def total_usage(usages: Sequence[Usage], choices: int) -> Usage:
+    """Return the usage of one client's request, from that of each choice, prompt by prompt: each prompt has
+    `choices`, and counts once."""
     known = [usage.predicted for usage in usages if usage.predicted is not None]
-    if len(known) < len(usages):
-        return None
-    return sum(accepted for accepted, _ in known), sum(rejected for _, rejected in known)
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages[::choices]),
+        cached_tokens=sum(usage.cached_tokens for usage in usages[::choices]),
+        output_tokens=sum(usage.output_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        # The sum is known only if every part of it is.
+        predicted=(sum(accepted for accepted, _ in known), sum(rejected for _, rejected in known))
+        if len(known) == len(usages)
+        else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,14 +163,11 @@ class Scheduler:
                     await self._off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
                     for request, key in zip(requests, adapters, strict=True)
                 ]
-                check_prompt_logprobs(requests, prepared)
+                check_prompt_logprobs(prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],
-                sum(
-                    len(one.submit.prompt) * asked.choices
-                    for asked, one in zip(requests, prepared, strict=True)
-                ),
+                sum(len(one.submit.prompt) * one.request.choices for one in prepared),
                 deadline_of(requests[0], arrived_at),
                 trio.current_time(),
                 waits=not self.pool.dispatcher.has_room,
@@ -180,7 +177,7 @@ class Scheduler:
             self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        records = records_of(requests, prepared, self._ids, arrived_at, doorbell)
+        records = records_of(prepared, self._ids, arrived_at, doorbell)
         with ExitStack() as releases:
             for record in records:
                 releases.callback(self._release, record)
@@ -244,6 +241,11 @@ class Scheduler:
         return ready
 
     @property
+    def busy(self) -> bool:
+        """Return whether a request is queued or running."""
+        return len(self._requests) > 0
+
+    @property
     def oldest_queued_at(self) -> float | None:
         """Return when the oldest of the requests that no engine has was queued; None if there is none."""
         return self._queue.oldest_at
@@ -267,7 +269,7 @@ class Scheduler:
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
-        while len(self._requests):
+        while self.busy:
             await self._change.wait()
 
     def end_all(self) -> None:

@@ -6,7 +6,7 @@ in the queue or in the engine; no other code here cancels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -27,7 +27,6 @@ from scheduler.events import (
     StreamEvent,
     Usage,
     total_usage,
-    usage_of_all,
 )
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
@@ -110,7 +109,8 @@ class EventStream(Response):
                 if isinstance(event, Finished):
                     usages[choice] = event.usage
                     if len(usages) == choices:
-                        last = encoder.finish(self._usage(usages))
+                        in_order = [usages[number] for number in range(choices)]
+                        last = encoder.finish(total_usage(in_order, self._requests[0].choices))
                         more = False
                 elif isinstance(event, Failed):
                     # One choice failed, so the answer as requested is impossible, and the other choices end
@@ -121,14 +121,6 @@ class EventStream(Response):
                         await send({"type": "http.response.body", "body": frame, "more_body": True})
                 else:
                     await _send_all(send, frame, last, more=more)
-
-    def _usage(self, usages: Mapping[int, Usage]) -> Usage:
-        """Sum the usage: choices share their prompt, requests do not."""
-        each = self._requests[0].choices
-        starts = range(0, len(usages), each)
-        return usage_of_all(
-            [total_usage([usages[start + choice] for choice in range(each)]) for start in starts]
-        )
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         """Return the next event, or the request's progress if nothing happens for a while."""

@@ -26,7 +26,6 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
     total_usage,
-    usage_of_all,
 )
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
@@ -156,10 +155,8 @@ class WholeAnswer:
 
     @property
     def usage(self) -> Usage:
-        each = len(self.choices) // self.prompts
         usages = [choice.end.usage for choice in self.choices]
-        starts = range(0, len(usages), each)
-        return usage_of_all([total_usage(usages[start : start + each]) for start in starts])
+        return total_usage(usages, len(usages) // self.prompts)
 
 
 MAX_HELD_BYTES = 64 << 20

@@ -25,10 +25,12 @@ from scheduler.errors import InvalidRequest
 class Policy:
     """What to refuse in a body: unknown fields, media, and too many bytes."""
 
-    unknown_fields: bool
-    media: bool
-    body_bytes: int
-    """The longest body, decompressed."""
+    unknown_fields: bool = False
+    """Otherwise they are ignored, and named in a header."""
+    media: bool = False
+    """Otherwise a line of text stands for each (`media.py`)."""
+    body_bytes: int = 16 << 20
+    """The longest body, decompressed; the server bounds what it receives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,6 @@ send a screenshot again with every later turn, and the prefix cache must find it
 from __future__ import annotations
 
 import binascii
-from typing import Literal
-
-Policy = Literal["note", "refuse"]
-"""The value of `--media`."""
 
 LOOKED_AT_BYTES = 1 << 16
 """Bound on the bytes of one part that are looked at. A photograph's size stands behind its thumbnail; in most

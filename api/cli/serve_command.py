@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -102,28 +102,27 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-def _settings(ctx: click.Context) -> ServeSettings:
+def _settings(ctx: click.Context, environment: Mapping[str, str]) -> ServeSettings:
     """Return the settings given on the command line of `serve` and in the environment. Raise OptionError."""
-    options.refuse_unknown_variables(os.environ)
-
-    def values(source: ParameterSource) -> dict[str, str]:
-        return {
-            name: text if isinstance(text, str) else ",".join(text)
-            for name, text in ctx.params.items()
-            if ctx.get_parameter_source(name) is source
-        }
-
-    given = values(ParameterSource.COMMANDLINE)
+    options.refuse_unknown_variables(environment)
+    given = {
+        name: text if isinstance(text, str) else ",".join(text)
+        for name, text in ctx.params.items()
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
     if (positional := given.pop(_POSITIONAL, None)) is not None:
         if given.get("model", positional) != positional:
             raise OptionError(f"the model is given twice: {positional} and --model {given['model']}")
         given["model"] = positional
-    return options.load(given, values(ParameterSource.ENVIRONMENT))
+    variables = {name: options.variable(name) for one in options.options() for name in one.names}
+    # As for click, an empty variable is none.
+    left = {name: environment.get(variables[name]) for name in variables if name not in given}
+    return options.load(given, {name: text for name, text in left.items() if text})
 
 
-def serve_settings(arguments: Sequence[str]) -> ServeSettings:
+def serve_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServeSettings:
     """Check a command line of `serve` without serving. Raise click.UsageError or OptionError."""
-    return _settings(serve.make_context("penstock serve", list(arguments)))
+    return _settings(serve.make_context("penstock serve", list(arguments)), environment)
 
 
 @click.pass_context
@@ -132,7 +131,7 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
 
     MODEL is that of --model: a folder, a Hugging Face hub id, smollm2 (the default), or embedded.
     """
-    checked = _settings(ctx)
+    checked = _settings(ctx, os.environ)
     # The collector would traverse the imported objects again and again: a sixth of a start's CPU time.
     gc.disable()
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.

@@ -114,15 +114,14 @@ class _JsonRequest(Request):
                     # What it becomes is not known yet: as a large one, one at a time.
                     work = self.work = replace(work, lane=Lane.LARGE)
                 self._body = b""
-                state = self.app.state
-                policy = Policy(state.refuse_unknown_fields, state.media == "refuse", state.max_body_bytes)
+                policy: Policy = self.app.state.bodies
                 read = partial(read_body, self.model, body, policy, compressed=compressed)
                 del body
                 found = await work(read)
                 del read
                 self.scope.get("release_body", _nothing)()
             except BodyTooLarge:
-                raise BodyRejected(ApiFailure(body_too_large(state.max_body_bytes))) from None
+                raise BodyRejected(ApiFailure(body_too_large(policy.body_bytes))) from None
             except (SchedulerError, ApiFailure) as error:
                 raise BodyRejected(error) from None
             self._json, self.scope[SCOPE_KEY] = found.body, found.ignored

@@ -6,13 +6,14 @@ here, and two that say different things are refused by name. `api/FIELDS.md` sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PrivateAttr, model_validator
 
+from api.bodies.body import Body
 from api.options.effort_tokens import EFFORTS
 from scheduler.request import UNLIMITED_THINKING
 from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
@@ -62,26 +63,24 @@ class Meaning(Generic[_T]):
     title: str
     spellings: tuple[Spelling[_T], ...]
 
-    def asked_by(self, body: BaseModel) -> Asked[_T] | None:
+    def read(self, body: BaseModel) -> Asked[_T] | None:
         """Return what the body says. Raise ValueError if it says two different things."""
-        asked = list(self._asked(body))
-        if not asked:
-            return None
-        if other := [path for path, value in asked if value != asked[0].value]:
-            raise ValueError(f"{asked[0].path} and {other[0]} differ: send one of them")
-        return asked[0]
+        asked = [
+            Asked(spelling.path, value)
+            for spelling in self.spellings
+            if (value := spelling.asked_by(body)) is not None
+        ]
+        if any(one.value != asked[0].value for one in asked):
+            raise ValueError(" and ".join(one.path for one in asked) + " differ: send only one of them")
+        return asked[0] if asked else None
 
-    def value_of(self, body: BaseModel) -> _T | None:
+    def asked_by(self, body: SpelledFields) -> Asked[_T] | None:
+        """Return what `read` has found in the body."""
+        return body.asked.get(self.title)
+
+    def value_of(self, body: SpelledFields) -> _T | None:
         asked = self.asked_by(body)
         return None if asked is None else asked.value
-
-    def paths_in(self, body: BaseModel) -> list[str]:
-        return [path for path, _ in self._asked(body)]
-
-    def _asked(self, body: BaseModel) -> Iterator[Asked[_T]]:
-        for spelling in self.spellings:
-            if (value := spelling.asked_by(body)) is not None:
-                yield Asked(spelling.path, value)
 
 
 def _member(value: Any, name: str) -> Any:
@@ -243,3 +242,23 @@ MEANINGS: tuple[Meaning[Any], ...] = (
     REPETITION_PENALTY,
     REPETITION_WINDOW,
 )
+
+
+class SpelledFields(Body):
+    """A body with such fields: they are read once, when it is validated."""
+
+    _asked: dict[str, Asked[Any]] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        for meaning in MEANINGS:
+            # A budget of thinking that is off has no effect.
+            off = meaning is THINKING_BUDGET and THINKING.value_of(self) is False
+            if not off and (asked := meaning.read(self)) is not None:
+                self._asked[meaning.title] = asked
+        return self
+
+    @property
+    def asked(self) -> dict[str, Asked[Any]]:
+        """What it asks for, by the title of the meaning."""
+        return self._asked

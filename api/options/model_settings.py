@@ -19,7 +19,6 @@ from pydantic import (
     field_validator,
 )
 
-from api.bodies.media import Policy
 from api.options.effort_tokens import by_effort
 from api.options.model_defaults import (
     SETTINGS,
@@ -171,7 +170,7 @@ class ModelSettings(BaseModel):
         " those of requests with a strict tool; off: none. A call that a request requires is always held.",
         "strict",
     )
-    media: Policy = option(
+    media: Literal["note", "refuse"] = option(
         "Model",
         "What images, audio and files in messages become: a line of text that names them, or a refusal.",
         "note",

@@ -216,7 +216,7 @@ class Engine:
 
     def candidate(self, record: StreamRecord) -> Candidate:
         prompt = len(record.submit.prompt)
-        cached = self._likely.cached_tokens(record.prefix_blocks, prompt)
+        cached = self._likely.cached_tokens(record.prepared.prefix_blocks, prompt)
         return Candidate(
             self.name,
             self.requests,
@@ -250,9 +250,9 @@ class Engine:
             # It was idle: the time without a step was no stall.
             self.life.stall.woke(self._clock())
         record.expected_cached_tokens = self._likely.cached_tokens(
-            record.prefix_blocks, len(record.submit.prompt)
+            record.prepared.prefix_blocks, len(record.submit.prompt)
         )
-        self._likely.computed(record.prefix_blocks)
+        self._likely.computed(record.prepared.prefix_blocks)
         self.multiplexer.take(record)
 
     def left(self, record: StreamRecord) -> None:
@@ -261,7 +261,7 @@ class Engine:
         # The part that it was expected to find cached is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
         if record.prefilled_tokens < len(record.submit.prompt):
-            self._likely.forget(record.prefix_blocks, computed)
+            self._likely.forget(record.prepared.prefix_blocks, computed)
         try:
             if (ended := record.turn_ended_message()) is not None:
                 self.send(ended)

@@ -178,6 +178,11 @@ class Fleet:
         self._notify()
         return model
 
+    @property
+    def busy(self) -> bool:
+        """Return whether a request is queued or running."""
+        return any(model.scheduler.busy for model in self)
+
     def start_drain(self) -> None:
         """Close admission; accepted requests continue."""
         for model in self:

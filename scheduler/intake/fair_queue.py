@@ -163,17 +163,15 @@ class FairQueue:
 
     def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Charge a dispatched request for what it has cost until now beyond its estimate."""
-        before = ticket.charged_tokens
-        self._bands[ticket.priority].ledger.observe(ticket, uncached_tokens, output_tokens, now)
-        if beyond := ticket.charged_tokens - before:
+        ledger = self._bands[ticket.priority].ledger
+        if beyond := ledger.observe(ticket, uncached_tokens, output_tokens, now):
             self.on_charge(ticket.priority, ticket.tenant, beyond, now, now)
 
     def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Replace the estimate by the final cost. Call it once for each popped request."""
         self.observe(ticket, uncached_tokens, output_tokens, now)
         ledger = self._bands[ticket.priority].ledger
-        ledger.charge_actual(ticket, uncached_tokens, output_tokens, now)
-        if refund := ticket.charged_tokens - ledger.cost(uncached_tokens, output_tokens):
+        if refund := ledger.refund(ticket, uncached_tokens, output_tokens, now):
             self.on_charge(ticket.priority, ticket.tenant, -refund, ticket.charged_at, now)
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:

@@ -101,7 +101,7 @@ class IntakeQueue:
                 priority=request.priority,
                 prompt_tokens=prompt_tokens,
                 uncached_tokens=prompt_tokens
-                - self._prefixes.cached_tokens(record.prefix_blocks, prompt_tokens),
+                - self._prefixes.cached_tokens(record.prepared.prefix_blocks, prompt_tokens),
                 output_tokens=round(self.expected_tokens(record)),
                 queued_at=now,
             )
@@ -144,7 +144,7 @@ class IntakeQueue:
             return
         self.fair.charge_actual(ticket, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.submit.prompt):
-            self._prefixes.computed(record.prefix_blocks)
+            self._prefixes.computed(record.prepared.prefix_blocks)
         if record.output_tokens:
             self._answers += 1
             weight = max(_SMOOTHING, 1 / self._answers)

@@ -141,26 +141,27 @@ class ServiceLedger:
             account.service += tokens * self._scale(now)
         ticket.charged_at, ticket.charged_tokens = now, tokens
 
-    def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """Take the actual cost until now. Cost beyond the estimate is charged immediately; only
-        `charge_actual` refunds an overestimate."""
-        beyond = self.cost(uncached_tokens, output_tokens) - ticket.charged_tokens
-        if beyond > 0:
+    def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> float:
+        """Take the actual cost until now. Cost beyond the estimate is charged immediately, and returned; only
+        `refund` gives back an overestimate."""
+        beyond = max(0.0, self.cost(uncached_tokens, output_tokens) - ticket.charged_tokens)
+        if beyond:
             self._rebase(now)
             ticket.charged_tokens += beyond
             for account in self._accounts(ticket):
                 account.service += beyond * self._scale(now)
+        return beyond
 
-    def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """Replace the estimate by the final cost, which the arguments are: the request has left the
-        engine."""
-        self.observe(ticket, uncached_tokens, output_tokens, now)
-        # Only the estimate can exceed the cost, and it was charged on the scale of `charged_at`.
+    def refund(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> float:
+        """Take what the estimate exceeds the final cost by, which `observe` has been told, off the accounts,
+        and return it: the request has left the engine."""
         refund = ticket.charged_tokens - self.cost(uncached_tokens, output_tokens)
         for account in self._accounts(ticket):
+            # The estimate was charged on the scale of `charged_at`.
             account.service -= refund * self._scale(ticket.charged_at)
             account.running -= 1
         self._forget_idle(ticket, now)
+        return refund
 
     def charge_elsewhere(self, tenant: str, tokens: float, at: float, now: float) -> None:
         """Charge a tenant, and none of its sessions, for service outside this ledger, as of `at`; negative

@@ -56,6 +56,7 @@ from scheduler.shared.token_ids import TokenIds, common_run, compact
 class Prepared:
     """A checked request: the message for its engine, and what only the server needs."""
 
+    request: GenerationRequest
     submit: Submit
     """The message for its first choice, with request id 0."""
     pipelines: Callable[[], list[AnswerPipeline]]
@@ -87,12 +88,12 @@ MAX_PROMPT_LOGPROBS = 1 << 18
 JSON."""
 
 
-def check_prompt_logprobs(requests: Sequence[GenerationRequest], prepared: Sequence[Prepared]) -> None:
+def check_prompt_logprobs(prepared: Sequence[Prepared]) -> None:
     """Raise InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
     entries = sum(
-        (request.prompt_logprobs + 1) * len(one.submit.prompt) * request.choices
-        for request, one in zip(requests, prepared, strict=True)
-        if request.prompt_logprobs is not None
+        (one.request.prompt_logprobs + 1) * len(one.submit.prompt) * one.request.choices
+        for one in prepared
+        if one.request.prompt_logprobs is not None
     )
     if entries > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
@@ -143,15 +144,14 @@ class Preparation:
         is not cached, return what compiles and checks it, in up to a second; that raises InvalidRequest.
         `salt` and `adapter` are the message's. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared, in_reasoning = self._prepare_prompt(request, salt, adapter)
-        with_grammar = partial(self._with_grammar, request, prepared, in_reasoning=in_reasoning)
+        with_grammar = partial(self._with_grammar, prepared, in_reasoning=in_reasoning)
         try:
             return with_grammar(known_only=True)
         except UnknownVerdict:
             return partial(with_grammar, known_only=False)
 
-    def _with_grammar(
-        self, request: GenerationRequest, prepared: Prepared, *, in_reasoning: bool, known_only: bool
-    ) -> Prepared:
+    def _with_grammar(self, prepared: Prepared, *, in_reasoning: bool, known_only: bool) -> Prepared:
+        request = prepared.request
         grammar = self._grammars.grammar(request, in_reasoning=in_reasoning, known_only=known_only)
         if not grammar:
             return prepared
@@ -206,7 +206,7 @@ class Preparation:
         pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
         blocks = block_hashes(prompt, salted(adapter, salt))
         repetition = request.repetition or (None if request.ignore_eos else self._repetition)
-        return Prepared(submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
+        return Prepared(request, submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
 
     def _held(
         self, hold: Hold, chat: Prompt, prompt: TokenIds, system_tokens: int, salt: str
@@ -252,7 +252,7 @@ class Preparation:
             adapter=adapter,
             dimensions=request.dimensions,
         )
-        return Prepared(submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
+        return Prepared(request, submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
         """Return whether the budget that `request` itself names can be enforced; True if it names none."""

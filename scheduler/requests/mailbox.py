@@ -90,14 +90,6 @@ class Mailbox:
             return self._final
         return None
 
-    async def receive(self) -> StreamEvent:
-        """Return the next event. Raise trio.EndOfChannel after the final one."""
-        while (event := self.take_nowait()) is None:
-            if self.ended:
-                raise trio.EndOfChannel
-            await self._doorbell.wait()
-        return event
-
 
 def _has_content(piece: AnswerPiece) -> bool:
     match piece:

@@ -24,7 +24,6 @@ from scheduler.events import (
     Usage,
 )
 from scheduler.prompt.preparation import Prepared
-from scheduler.repetition import Repetition
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.mailbox import Doorbell, Mailbox
@@ -75,18 +74,12 @@ class StreamRecord:
     """A request from acceptance to retirement. Times are trio's clock. `arrived_at` is before tokenizing, so
     waits and timeouts include it."""
 
-    request: GenerationRequest
+    prepared: Prepared
     submit: Submit
     """What its engine gets; the next one also gets what is emitted."""
     pipeline: AnswerPipeline
     arrived_at: float
     choice: int = 0
-    prefix_blocks: tuple[int, ...] = ()
-    """`block_hashes` of the prompt, as `Prepared` has them."""
-    unheld: tuple[str, ...] = ()
-    """What a schema asks that the grammar does not hold, as `Prepared` has it."""
-    repetition: Repetition | None = None
-    """The repetition that ends it, as `Prepared` has it."""
     queued_at: float = 0.0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
@@ -136,9 +129,11 @@ class StreamRecord:
     None before that, and if the answer's own text ended it."""
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
+    request: GenerationRequest = field(init=False)
     time_line: TimeLine = field(init=False)
 
     def __post_init__(self) -> None:
+        self.request = self.prepared.request
         self.time_line = TimeLine(self.arrived_at)
 
     @property
@@ -232,11 +227,10 @@ class StreamRecord:
     @property
     def repeats(self) -> bool:
         """Return whether the answer must end, because it repeats itself."""
-        return (
-            self.repetition is not None
-            and self.output_tokens >= self.submit.min_tokens
-            and self.repetition.ends(self.emitted)
-        )
+        repetition = self.prepared.repetition
+        if repetition is None or self.output_tokens < self.submit.min_tokens:
+            return False
+        return repetition.ends(self.emitted)
 
     @property
     def over(self) -> bool:
@@ -377,26 +371,19 @@ class StreamRecord:
 
 
 def records_of(
-    requests: Sequence[GenerationRequest],
-    prepared: Sequence[Prepared],
-    ids: Iterator[int],
-    arrived_at: float,
-    doorbell: Doorbell,
+    prepared: Sequence[Prepared], ids: Iterator[int], arrived_at: float, doorbell: Doorbell
 ) -> list[StreamRecord]:
     """Return one record for each choice: the engine sees independent requests with the same prompt."""
     return [
         StreamRecord(
-            request,
+            one,
             _of_choice(one.submit, choice, next(ids), pipeline),
             pipeline,
             arrived_at,
-            choice=choice,
-            prefix_blocks=one.prefix_blocks,
-            unheld=one.unheld,
-            repetition=one.repetition,
+            choice,
             mailbox=Mailbox(doorbell),
         )
-        for request, one in zip(requests, prepared, strict=True)
+        for one in prepared
         for choice, pipeline in enumerate(one.pipelines())
     ]
 

@@ -13,8 +13,6 @@ from scheduler.requests.record import StreamRecord
 
 
 class RequestStream:
-    """Iterate over it for a request with one choice; use `receive_choice` for several."""
-
     def __init__(
         self,
         records: Sequence[StreamRecord],
@@ -42,7 +40,7 @@ class RequestStream:
     @property
     def unheld(self) -> tuple[str, ...]:
         """Return what a schema asks that the answer is not held to, as `field#/JSON/pointer`."""
-        return self._records[0].unheld
+        return self._records[0].prepared.unheld
 
     def usage_so_far(self, choice: int) -> Usage:
         """Return the usage of one choice, including tokens of which the reader has no event yet."""
@@ -77,23 +75,3 @@ class RequestStream:
                 raise trio.EndOfChannel
             await self._doorbell.wait()
         return found
-
-    async def receive(self) -> StreamEvent:
-        """Return the next event of the only choice. Raise trio.EndOfChannel after the final one."""
-        assert len(self._records) == 1, "use receive_choice for several choices"
-        return (await self.receive_choice())[1]
-
-    def take_nowait(self) -> StreamEvent | None:
-        assert len(self._records) == 1, "use receive_choice for several choices"
-        found = self.take_choice_nowait()
-        return None if found is None else found[1]
-
-    def __aiter__(self) -> RequestStream:
-        # Not an async generator: ending the iteration early leaves nothing to finalize.
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        try:
-            return await self.receive()
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None

@@ -23,7 +23,7 @@ from tests.contracts.journal import kv_bytes
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
-from tests.fakes.scheduling import ask, make_scheduler
+from tests.fakes.scheduling import Events, ask, make_scheduler
 
 
 class EngineObserver:
@@ -100,7 +100,7 @@ class Client:
         with self.scope:
             try:
                 async with scheduler.stream(self.request) as self.stream:
-                    async for event in self.stream:
+                    async for event in Events(self.stream):
                         self.events.append(event)
                     if self.lingers:
                         await trio.sleep_forever()

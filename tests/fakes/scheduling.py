@@ -18,7 +18,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
-from scheduler.service import Scheduler
+from scheduler.service import RequestStream, Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import Tracer
@@ -120,12 +120,29 @@ def ask(
     )
 
 
+class Events:
+    """The events of a stream with one choice."""
+
+    def __init__(self, stream: RequestStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Events:
+        # Not an async generator: ending the iteration early leaves nothing to finalize.
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        try:
+            return (await self._stream.receive_choice())[1]
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+
 async def answer(scheduler: Scheduler, request: GenerationRequest) -> tuple[str, Finished | Failed]:
     """Return the whole text and the final event."""
     text: list[str] = []
     final: StreamEvent | None = None
     async with scheduler.stream(request) as stream:
-        async for event in stream:
+        async for event in Events(stream):
             assert final is None, "an event after the final one"
             if isinstance(event, TextDelta):
                 text.append(event.text)

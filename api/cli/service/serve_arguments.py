@@ -34,19 +34,16 @@ def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def serve_settings_of(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
-    """Return the settings that `serve` would use. Replace this process's own variables for `serve` by the
-    service's `variables`. Raise OperatorError, OptionError or click.UsageError."""
+    """Return the settings that `serve` would use with the service's `variables` in place of this process's.
+    Raise OperatorError, OptionError or click.UsageError."""
     if any(one == "--api-key" or one.startswith("--api-key=") for one in arguments):
         raise OperatorError(
             "--api-key would be in the unit, which others can read: set PENSTOCK_API_KEY instead,\n"
             "and install writes it to the environment file, which they cannot"
         )
-    for name in known_variables():
-        os.environ.pop(name, None)
-    os.environ.update(
-        {name: value for name, value in variables.items() if name.startswith(ENVIRONMENT_PREFIX)}
-    )
-    settings = serve_settings(arguments)
+    own = {name: value for name, value in variables.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    others = {name: value for name, value in os.environ.items() if name not in known_variables()}
+    settings = serve_settings(arguments, {**others, **own})
     # This reads the files that the key options name, too.
     settings.keys()
     return settings

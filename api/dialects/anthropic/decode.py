@@ -27,7 +27,8 @@ from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.anthropic.tools import CustomTool
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.structured import structure
-from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
+from api.dialects.openai.thinking import reasoning_of
+from api.dialects.spellings import THINKING_BUDGET
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.volatile_headers import stable
@@ -52,7 +53,7 @@ def generation_request(
         max_tokens=token_bound_of(body),
         stop=tuple(body.stop_sequences or ()),
         structure=structure(body),
-        thinking_tokens=thinking_tokens_of(body),
+        thinking_tokens=THINKING_BUDGET.value_of(body),
         holds=tuple(_holds(body)),
         **caller.fields(adapter),
     )

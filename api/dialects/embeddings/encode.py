@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from api.bodies.json_pieces import JsonList
-from scheduler.events import Finished, usage_of_all
+from scheduler.events import Finished
 
 Encoding: TypeAlias = Literal["float", "base64"]
 
@@ -32,7 +32,7 @@ def embeddings_object(
 
 def usage_object(ends: Sequence[Finished]) -> dict[str, int]:
     """Return the usage. All tokens are those of prompts, because none are generated."""
-    tokens = usage_of_all([end.usage for end in ends]).prompt_tokens
+    tokens = sum(end.usage.prompt_tokens for end in ends)
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 

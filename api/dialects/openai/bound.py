@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from api.bodies.body import Body
-from api.dialects.spellings import TOKEN_BOUND, UNBOUNDED
+from api.dialects.spellings import TOKEN_BOUND, UNBOUNDED, SpelledFields
 
 
 def _not_zero(value: int) -> int:
@@ -19,7 +18,7 @@ def _not_zero(value: int) -> int:
 TokenBound: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 
 
-class BoundFields(Body):
+class BoundFields(SpelledFields):
     """Every server's name of the most tokens that the answer may have."""
 
     max_tokens: TokenBound | None = None
@@ -27,11 +26,6 @@ class BoundFields(Body):
     max_output_tokens: TokenBound | None = None
     max_new_tokens: TokenBound | None = None
     n_predict: Annotated[int, Field(ge=-2), AfterValidator(_not_zero)] | None = None
-
-    @model_validator(mode="after")
-    def _has_one_bound(self) -> BoundFields:
-        TOKEN_BOUND.asked_by(self)
-        return self
 
 
 def token_bound_of(body: BoundFields) -> int | None:

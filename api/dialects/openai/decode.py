@@ -12,9 +12,9 @@ from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, RepetitionDetection
 from api.dialects.openai.structured import structure
-from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
+from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
-from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
+from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
 from scheduler.repetition import NEVER, Repetition
@@ -46,7 +46,7 @@ def generation_request(
             continue_final=body.continue_final_message,
         ),
         max_tokens=token_bound_of(body),
-        thinking_tokens=thinking_tokens_of(body),
+        thinking_tokens=THINKING_BUDGET.value_of(body),
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,

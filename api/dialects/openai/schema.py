@@ -16,7 +16,7 @@ from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
-from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
+from api.dialects.spellings import SpelledFields
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     MAX_PREDICTION_TOKENS,
@@ -78,7 +78,7 @@ class RepetitionDetection(Body):
         return self
 
 
-class DecodingFields(SamplingFields):
+class DecodingFields(SpelledFields, SamplingFields):
     """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking."""
 
     logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], AtMost(MAX_BIASES)] | None = (
@@ -151,12 +151,6 @@ class DecodingFields(SamplingFields):
         if value == 0:
             raise unsupported("0 turns the penalty off: leave out the penalty")
         return value
-
-    @model_validator(mode="after")
-    def _has_one_penalty(self) -> DecodingFields:
-        REPETITION_PENALTY.asked_by(self)
-        REPETITION_WINDOW.asked_by(self)
-        return self
 
     @field_validator("presence_context_size", "frequency_context_size")
     @classmethod

@@ -11,7 +11,7 @@ from api.bodies import json_text
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Partly, Refused, WithoutEffect
 from api.dialects.openai.thinking import Effort
-from api.dialects.spellings import CONSTRAINT
+from api.dialects.spellings import CONSTRAINT, SpelledFields
 from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
 
 MAX_TEXTS = 4096
@@ -165,7 +165,7 @@ def _named_or_absent(value: Any) -> Any:
     return None if value == "" else value
 
 
-class StructuredFields(Body):
+class StructuredFields(SpelledFields):
     """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
 
     response_format: ResponseFormat | None = None
@@ -185,16 +185,13 @@ class StructuredFields(Body):
     format: Annotated[Literal["json"] | JsonObject | None, BeforeValidator(_named_or_absent)] = None
 
     @model_validator(mode="after")
-    def _is_held_to_one_thing(self) -> StructuredFields:
+    def _has_a_constraint(self) -> StructuredFields:
         structure(self)
         return self
 
 
 def structure(body: StructuredFields) -> Structure | None:
-    """Return the constraint. Raise ValueError if a body has more than one."""
-    paths = CONSTRAINT.paths_in(body)
-    if len(paths) > 1:
-        raise ValueError(" and ".join(paths) + ": send only one of them")
+    """Return the constraint. Raise ValueError for `structured_outputs` that have none."""
     asked = CONSTRAINT.value_of(body)
     white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
     if (vllm := body.structured_outputs) is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, field_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Refused, WithoutEffect
-from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET
+from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET, SpelledFields
 from api.options.effort_tokens import EffortName
 from scheduler.request import Reasoning
 
@@ -85,7 +85,7 @@ class CustomParams(Body):
     thinking_budget: _Budget = None
 
 
-class ThinkingFields(Body):
+class ThinkingFields(SpelledFields):
     """Every server's fields that switch thinking on or off, or bound it."""
 
     reasoning_effort: Effort = None
@@ -111,28 +111,16 @@ class ThinkingFields(Body):
                 raise ValueError(f"a request cannot set {name!r}")
         return value
 
-    @model_validator(mode="after")
-    def _asks_for_one_thing(self) -> ThinkingFields:
-        reasoning_of(self)
-        thinking_tokens_of(self)
-        return self
-
 
 def reasoning_of(body: ThinkingFields) -> Reasoning:
-    """Return whether the body wants thinking, and how much. Raise ValueError if it contradicts itself.
-
-    An effort or OpenRouter's budget wants it where nothing else says so; Anthropic's effort does not."""
+    """Return whether the body wants thinking, and how much. An effort or OpenRouter's budget wants it where
+    nothing else says so; Anthropic's effort does not."""
     enabled, effort = THINKING.value_of(body), EFFORT.asked_by(body)
     if enabled is None:
         wanted = effort is not None and effort.path != "output_config.effort"
         bounded = body.reasoning is not None and body.reasoning.max_tokens is not None
         enabled = True if wanted or bounded else None
     return Reasoning(enabled=enabled, effort=None if effort is None else effort.value)
-
-
-def thinking_tokens_of(body: ThinkingFields) -> int | None:
-    """Return the body's budget; None without one, or if thinking is off."""
-    return None if THINKING.value_of(body) is False else THINKING_BUDGET.value_of(body)
 
 
 def budget_field_of(body: ThinkingFields) -> str:

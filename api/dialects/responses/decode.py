@@ -8,12 +8,13 @@ from api.access.identity import ANYBODY, Caller
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.decode import common
 from api.dialects.openai.structured import structure
-from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
+from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen
 from api.dialects.responses.conversation import with_instructions
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.tools import Offered
+from api.dialects.spellings import THINKING_BUDGET
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.request import ChatPrompt, GenerationRequest, Message
 
@@ -42,7 +43,7 @@ def generation_request(
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
         ),
         max_tokens=token_bound_of(body),
-        thinking_tokens=thinking_tokens_of(body),
+        thinking_tokens=THINKING_BUDGET.value_of(body),
         structure=structure(body),
         top_logprobs=body.wanted_logprobs,
         **common(body, defaults, caller, adapter),

@@ -20,6 +20,7 @@ from trio.testing import trio_test
 from api.access.identity import Identity
 from api.bodies import json_text
 from api.bodies.body import Body
+from api.bodies.body_reading import Policy
 from api.bodies.fields import MAX_ITEMS, AtMost
 from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane_of
 from api.dialects.openai.schema import ChatCompletionRequest
@@ -352,7 +353,7 @@ async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
     """A field's name may be a megabyte."""
     scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler, refuse_unknown_fields=True) as client:
+    async with running(scheduler), client_of(scheduler, bodies=Policy(unknown_fields=True)) as client:
         for path in ("/v1/chat/completions", "/v1/messages"):
             answer = await client.post(path, json={"messages": many(1), "max_tokens": 1, "x" * (1 << 20): 1})
             assert answer.status_code == 400

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from api.bodies.body_reading import Policy
 from api.bodies.compression import BodyTooLarge, UnknownEncoding, decompressed, encoding_of
 from tests.api.client import chat, client_of
 from tests.fakes.playback import Playback
@@ -69,7 +70,7 @@ async def test_what_a_body_becomes_is_bounded(autojump_clock: trio.testing.MockC
     """A thousandth of it would pass the server's own bound."""
     body = json.dumps(chat("a" * 5000)).encode()
     for most, status in ((len(body), 200), (len(body) - 1, 413)):
-        answer = await post(gzip.compress(body), "gzip", max_body_bytes=most)
+        answer = await post(gzip.compress(body), "gzip", bodies=Policy(body_bytes=most))
         assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"] == "body_too_large"
 

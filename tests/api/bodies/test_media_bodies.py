@@ -15,7 +15,7 @@ import trio.testing
 from starlette.types import Message
 from trio.testing import trio_test
 
-from api.bodies.media import Policy
+from api.bodies.body_reading import Policy
 from api.served_models import ServedModels
 from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.bodies.test_media import PNG, WAV, encoded, jpeg, url
@@ -34,11 +34,11 @@ REPORT = '[document "report.pdf", 12 bytes PDF: this model reads text only]'
 PDF = b"%PDF-1.7 ..."
 
 
-async def prompt_of(path: str, body: dict[str, Any], media: Policy = "note") -> tuple[int, Any, str]:
+async def prompt_of(path: str, body: dict[str, Any], *, refuse: bool = False) -> tuple[int, Any, str]:
     """Status, answer, and the prompt that the engine got."""
     launcher = Playback(SAID)
     scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), client_of(scheduler, media=media) as client:
+    async with running(scheduler), client_of(scheduler, bodies=Policy(media=refuse)) as client:
         response = await client.post(path, json=body)
         await scheduler.wait_idle()
     prompts = [bytes(submit.prompt.tolist()).decode() for submit in launcher.submits]
@@ -189,7 +189,7 @@ def test_the_operator_can_have_them_refused(path: str) -> None:
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
         body, _, place = GOLDEN[path]
-        status, answer, got = await prompt_of(path, body, "refuse")
+        status, answer, got = await prompt_of(path, body, refuse=True)
         assert (status, got) == (400, "")
         assert f"'{place}' is not supported here: this model reads text only" in answer["error"]["message"]
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from trio.testing import trio_test
 
 from api.bodies.body import Body
+from api.bodies.body_reading import Policy
 from api.bodies.unknown_fields import HEADER, MAX_NAME_CHARACTERS, MAX_NAMES, MORE, UnknownFields
 from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.openai.schema import ChatCompletionRequest
@@ -80,7 +81,7 @@ async def test_an_operator_may_have_them_refused(
     """By name, and the engine sees nothing of it."""
     launcher = Playback("ok")
     scheduler = make_scheduler(launcher)
-    async with running(scheduler), client_of(scheduler, refuse_unknown_fields=True) as client:
+    async with running(scheduler), client_of(scheduler, bodies=Policy(unknown_fields=True)) as client:
         answer = await client.post(target.path, json={**target.body, "zebra": 1})
     target.check(answer.status_code, answer.json())
     assert "'zebra' is not supported by this server" in answer.text

@@ -31,7 +31,7 @@ from scheduler.shared.pooling import Pooler
 from tests.api.client import chat, client_of
 from tests.fakes.byte_tokenizer import EOS
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import Events, make_scheduler, running
 
 EMBEDDER = Embedder(Pooler("embedding"), 16, prompts={"query": "Query: ", "document": ""}, matryoshka=(4, 8))
 CONTEXT = 400
@@ -240,7 +240,7 @@ async def test_a_vector_is_the_schedulers_own_event_too(autojump_clock: trio.tes
     async with running(scheduler):
         request = GenerationRequest("test", TextPrompt(TEXT), kind="embedding", max_tokens=0)
         async with scheduler.stream(request) as stream:
-            events = [event async for event in stream]
+            events = [event async for event in Events(stream)]
     end = events[-1]
     assert isinstance(end, Finished)
     assert end.vector == scripted_vector(digest(text_tokens(TEXT)), 0)

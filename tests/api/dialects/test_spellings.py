@@ -16,7 +16,7 @@ from api.dialects.completions import decode as completions
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.openai import decode as openai
 from api.dialects.openai.schema import ChatCompletionRequest
-from api.dialects.openai.thinking import ThinkingFields
+from api.dialects.openai.thinking import ThinkingFields, budget_field_of
 from api.dialects.responses import decode as responses
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
@@ -276,8 +276,13 @@ def _check(dialect: Dialect, meaning: Meaning[Any], body: dict[str, Any], one: s
 
 
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.name)
-def test_thinking_that_is_off_has_no_budget(dialect: Dialect) -> None:
-    request = dialect.request({"enable_thinking": False, "thinking_token_budget": 5})
+@pytest.mark.parametrize("budgets", [{}, {"thinking_budget": 6}], ids=["one budget", "two that differ"])
+def test_thinking_that_is_off_has_no_budget(dialect: Dialect, budgets: dict[str, int]) -> None:
+    body = {**dialect.body, "enable_thinking": False, "thinking_token_budget": 5, **budgets}
+    read = dialect.schema.model_validate(body)
+    assert isinstance(read, ThinkingFields)
+    assert budget_field_of(read) == ""
+    request = dialect.decode(read)
     assert request.thinking_tokens is None
     assert isinstance(request.prompt, ChatPrompt)
     assert request.prompt.reasoning.enabled is False

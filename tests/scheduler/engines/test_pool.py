@@ -468,8 +468,8 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     life = bench.engine(0).life
     assert life is not None
     likely = life.likely
-    assert likely.cached_tokens(leaver.prefix_blocks, 10_000) == len(system)
-    assert likely.cached_tokens(stays.prefix_blocks, 10_000) == len([*system, *first])
+    assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)
+    assert likely.cached_tokens(stays.prepared.prefix_blocks, 10_000) == len([*system, *first])
 
 
 def test_each_engine_has_a_disk_tier_of_its_own() -> None:

@@ -13,7 +13,7 @@ from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.fleet.residency import ModelState
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.fakes.loopback_engine import scripted
-from tests.fakes.scheduling import answer, ask
+from tests.fakes.scheduling import Events, answer, ask
 from tests.scheduler.fleet.farm import Farm, OneFits, running
 
 SLOW_STEPS = ScriptedPlan(step_seconds=0.1)
@@ -64,7 +64,7 @@ async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockCloc
             assert stream.progress == Queued(0, "memory, which planner has")
             await trio.sleep(60.0)
             assert stream.progress == Queued(0, "memory, until planner is unloaded")
-            events = [event async for event in stream]
+            events = [event async for event in Events(stream)]
         assert isinstance(events[-1], Finished)
 
 
@@ -97,7 +97,7 @@ async def test_a_dead_engine_of_one_model_is_nothing_to_the_other(autojump_clock
         async def watched() -> None:
             last: float | None = None
             async with farm.models["titles"].scheduler.stream(ask("hello", max_tokens=400)) as stream:
-                async for _ in stream:
+                async for _ in Events(stream):
                     now = trio.current_time()
                     gaps.append(0.0 if last is None else now - last)
                     last = now

@@ -21,7 +21,8 @@ def serve(ledger: ServiceLedger, tenant: str, tokens: int, now: float, session: 
     accounts = ledger.arrive(one)
     tenants, sessions = (Contenders(own.service, own.service, 1) for own in accounts)
     ledger.dispatch(one, tenants, sessions, now)
-    ledger.charge_actual(one, tokens, 0, now)
+    ledger.observe(one, tokens, 0, now)
+    ledger.refund(one, tokens, 0, now)
 
 
 def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
@@ -63,7 +64,8 @@ def test_output_weighs_double_and_cached_tokens_nothing() -> None:
     accounts = ledger.arrive(one)
     ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
-    ledger.charge_actual(one, 300, 50, 0.0)
+    ledger.observe(one, 300, 50, 0.0)
+    ledger.refund(one, 300, 50, 0.0)
     assert attained(ledger, "T", 0.0) == 400
 
 
@@ -84,7 +86,8 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
         uncached, output = max(uncached, more_uncached), max(output, more_output)
         ledger.observe(one, uncached, output, 0.0)
         assert ledger.attained_tokens(accounts[0], 0.0) == max(expected, uncached + 2 * output)
-    ledger.charge_actual(one, uncached, output, 0.0)
+    ledger.observe(one, uncached, output, 0.0)
+    ledger.refund(one, uncached, output, 0.0)
     for account in accounts:
         assert ledger.attained_tokens(account, 0.0) == uncached + 2 * output
         assert (account.waiting, account.running) == (0, 0)
@@ -99,7 +102,8 @@ def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
     ledger.arrive(one)
     ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
     serve(ledger, "other", 10, at + later)
-    ledger.charge_actual(one, 0, 0, at + later)
+    ledger.observe(one, 0, 0, at + later)
+    ledger.refund(one, 0, 0, at + later)
     assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
 
 
@@ -133,7 +137,8 @@ def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
         serve(ledger, f"tenant {number}", 1000, 0.0)
     assert ledger.sessions == IDLE_SESSIONS + 10
     for one in running:
-        ledger.charge_actual(one, 500, 0, 0.0)
+        ledger.observe(one, 500, 0, 0.0)
+        ledger.refund(one, 500, 0, 0.0)
     assert ledger.sessions == IDLE_SESSIONS
 
 

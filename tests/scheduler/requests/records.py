@@ -6,6 +6,7 @@ from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.prompt.prefix_blocks import block_hashes
+from scheduler.prompt.preparation import Prepared
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import Submit
 from scheduler.shared.token_ids import compact
@@ -40,8 +41,8 @@ def make_record(
     tokens = compact(prompt or [1, 2, 3])
     submit = Submit(request_id, tokens, max_tokens, (EOS,), request.sampling, session=session)
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
-    blocks = block_hashes(tokens, request.cache_salt)
-    return StreamRecord(request, submit, pipeline, arrived_at, prefix_blocks=blocks)
+    prepared = Prepared(request, submit, lambda: [pipeline], block_hashes(tokens, request.cache_salt))
+    return StreamRecord(prepared, submit, pipeline, arrived_at)
 
 
 def events_of(record: StreamRecord) -> list[StreamEvent]:

@@ -24,8 +24,10 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.requests.mailbox import Mailbox
+from scheduler.requests.mailbox import Doorbell, Mailbox
+from scheduler.requests.stream import RequestStream
 from tests.examples import examples
+from tests.scheduler.requests.records import make_record
 
 END = Finished(FinishReason.LENGTH, Usage(3, 0, 5))
 TAKE = object()
@@ -104,16 +106,22 @@ def test_nothing_follows_the_final_event(again: Finished | None) -> None:
         mailbox.put(TextDelta("late")) if again is None else mailbox.put_final(again)
 
 
+def read_mailbox() -> tuple[Mailbox, RequestStream]:
+    doorbell, record = Doorbell(), make_record()
+    record.mailbox = Mailbox(doorbell)
+    return record.mailbox, RequestStream([record], doorbell, lambda *_: None)
+
+
 @trio_test
 async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
     """It sleeps while nothing waits, wakes for each put, and after the final event gets EndOfChannel."""
-    mailbox = Mailbox()
+    mailbox, stream = read_mailbox()
     heard: list[StreamEvent] = []
 
     async def read() -> None:
         while True:
             try:
-                heard.append(await mailbox.receive())
+                heard.append((await stream.receive_choice())[1])
             except trio.EndOfChannel:
                 return
 
@@ -130,19 +138,19 @@ async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
                     mailbox.put_final(event)
     assert heard == [Prefilling(1, 3), TextDelta("a"), TextDelta("b"), END]
     with pytest.raises(trio.EndOfChannel):
-        await mailbox.receive()
+        await stream.receive_choice()
 
 
 @trio_test
 async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     """A keep-alive is a wait with a deadline: the next event is still delivered."""
-    mailbox = Mailbox()
+    mailbox, stream = read_mailbox()
     with trio.CancelScope() as scope:
         scope.cancel()
-        await mailbox.receive()
+        await stream.receive_choice()
     mailbox.put(TextDelta("a"))
     mailbox.put_final(END)
-    assert [await mailbox.receive(), await mailbox.receive()] == [TextDelta("a"), END]
+    assert [await stream.receive_choice() for _ in range(2)] == [(0, TextDelta("a")), (0, END)]
 
 
 def test_a_slow_reader_bounds_nobody_else() -> None:

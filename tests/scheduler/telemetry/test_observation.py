@@ -23,7 +23,7 @@ from scheduler.telemetry.vllm_names import VllmNames
 from tests.cancellation.bench import Bench
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
-from tests.fakes.scheduling import answer, ask, make_scheduler, running
+from tests.fakes.scheduling import Events, answer, ask, make_scheduler, running
 
 
 def series(metrics: ModelMetrics) -> int:
@@ -125,7 +125,7 @@ async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_cl
         await trio.sleep(0.3)
         launcher.kill()
         pieces = 0
-        async for event in stream:
+        async for event in Events(stream):
             pieces += isinstance(event, TextDelta)
             if pieces == 5 and launcher.starts == 2:
                 launcher.kill()
@@ -141,7 +141,7 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.5))
     async with running(scheduler):
         async with scheduler.stream(ask(max_tokens=1000)) as stream:
-            async for _ in stream:
+            async for _ in Events(stream):
                 break
         await scheduler.wait_idle()
     value = partial(sample, scheduler.metrics.registry)
