@@ -261,8 +261,8 @@ def _asked(scheduler: Scheduler, records: list[StreamRecord]) -> Asked:
                 one.request.priority,
                 one.request.timeout_seconds,
                 one.request.only_prompt,
-                one.prefix_blocks,
-                one.repetition,
+                one.prepared.prefix_blocks,
+                one.prepared.repetition,
             )
             for one in records
         )

@@ -42,6 +42,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.engines.engine import Engine
 from scheduler.errors import DeadlineExceeded, Draining, InvalidRequest, RequestFailed
 from scheduler.events import AnswerPiece, FinishReason, ToolCallStarted
+from scheduler.prompt.preparation import Prepared
 from scheduler.request import GenerationRequest, TokenPrompt
 from scheduler.requests.answer_reading import _rest
 from scheduler.requests.lifecycle import State
@@ -231,15 +232,12 @@ class Replay:
             priority=asked.priority,
             timeout_seconds=asked.timeout_seconds,
         )
-        return ReplayedRecord(
-            request,
-            asked.submit,
-            WrittenAnswer(),
-            asked.arrived_at,
-            prefix_blocks=asked.prefix_blocks,
-            repetition=asked.repetition,
-            reads=self._reads.get(asked.submit.request_id, {}),
+        pipeline = WrittenAnswer()
+        prepared = Prepared(
+            request, asked.submit, lambda: [pipeline], asked.prefix_blocks, repetition=asked.repetition
         )
+        reads = self._reads.get(asked.submit.request_id, {})
+        return ReplayedRecord(prepared, asked.submit, pipeline, asked.arrived_at, reads=reads)
 
     def _sent(self, engine: Engine, message: ToEngine) -> None:
         match message:
