@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import mlx.core as mx
 
@@ -147,7 +148,7 @@ def _attention(
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
         found = _attend_run(chosen, group.keys, group.values, softcap)
-        part = part.merge(found if group.index is None else _spread(found, group.index, part))
+        part = part.merge(found if group.index is None else _spread(found, group.index, rows))
     if by_query is not None:
         part = part.merge(_Part(by_query, mx.ones_like(by_query), mx.zeros_like(by_query)))
     return (part.weighted / part.total).reshape(rows, heads, length, values.shape[-1])
@@ -177,13 +178,10 @@ def _of_all_scores(
     those of the private keys, then of each group, then the sinks, (1, kv heads, n, 1), which have no values.
     A row that a group has not gets the weight 0 there."""
     scores = [_masked(_scores(queries, keys, softcap), mask, length)]
+    together = {group.rows: _together(queries, group.index) for group in groups}
     for group in groups:
-        found = _apart(_scores(_together(queries, group.index), group.keys, softcap), len(group.rows))
-        if group.index is not None:
-            others = mx.full((len(queries), *found.shape[1:]), _MASKED, mx.float32)
-            others[group.index] = found
-            found = others
-        scores.append(found)
+        found = _apart(_scores(together[group.rows], group.keys, softcap), len(group.rows))
+        scores.append(found if group.index is None else _placed(found, group.index, len(queries), _MASKED))
     if sinks is not None:
         scores.append(mx.broadcast_to(sinks, (*queries.shape[:-1], 1)))
     _, weights, total = softmax_parts(mx.concatenate(scores, axis=-1) if len(scores) > 1 else scores[0])
@@ -224,12 +222,15 @@ def _masked(scores: mx.array, mask: mx.array | None, length: int) -> mx.array:
     if mask is None:
         return scores
     shape = scores.shape
-    scores = scores.reshape(*shape[:2], -1, length, shape[-1])
+    if length > 1:
+        scores = scores.reshape(*shape[:2], -1, length, shape[-1])
     if mask.ndim == 4:  # (rows, 1 or heads, queries, keys): MLA adds scores of its own by head.
-        by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
-        mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
+        if mask.shape[1] == shape[1] * (shape[2] // length) != 1:
+            mask = mask.reshape(-1, *scores.shape[1:-1], shape[-1])
+        elif length > 1:
+            mask = mask[:, :, None]
     scores = mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else mx.maximum(scores + mask, _MASKED)
-    return scores.reshape(shape)
+    return scores if length == 1 else scores.reshape(shape)
 
 
 def _weighted(weights: mx.array, values: Numbers) -> mx.array:
@@ -275,9 +276,23 @@ def _joined(parts: Sequence[_Part]) -> _Part:
     )
 
 
-def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
+def _spread(part: _Part, index: mx.array, rows: int) -> _Part:
     """Return a part of some rows as a part of all; the others have weight 0."""
-    most = mx.full(like.most.shape, _MASKED)
-    total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
-    most[index], total[index], weighted[index] = part.most, part.total, part.weighted
-    return _Part(most, total, weighted)
+    return _Part(
+        _placed(part.most, index, rows, _MASKED),
+        _placed(part.total, index, rows, 0.0),
+        _placed(part.weighted, index, rows, 0.0),
+    )
+
+
+def _placed(found: mx.array, index: mx.array, rows: int, elsewhere: float) -> mx.array:
+    """Return the float32 numbers of some rows among all, with `elsewhere` in the others."""
+    placed = _filled((rows, *found.shape[1:]), elsewhere)[:]  # An array of its own, so far without a copy.
+    placed[index] = found
+    return placed
+
+
+@lru_cache(maxsize=64)
+def _filled(shape: tuple[int, ...], number: float) -> mx.array:
+    """Return this number as often: one number in memory, and one array for all layers and steps."""
+    return mx.broadcast_to(mx.array(number, mx.float32), shape)

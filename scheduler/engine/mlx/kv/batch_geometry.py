@@ -13,6 +13,7 @@ from typing import TypeAlias
 import mlx.core as mx
 
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.kv.padded_rows import Places
 from scheduler.engine.mlx.packed import KeysValues, span_of
 from scheduler.engine.mlx.shared_attention import SharedGroup
 
@@ -61,6 +62,7 @@ class BatchGeometry:
         "_columns",
         "_first_positions",
         "_offsets",
+        "_places",
         "groups",
         "lags",
         "left_padding",
@@ -79,6 +81,7 @@ class BatchGeometry:
         self._after: BatchGeometry | None = None
         self._offsets: tuple[int, mx.array] | None = None
         self._columns: tuple[tuple[int, int], mx.array] | None = None
+        self._places: tuple[tuple[int, int, int], Places] | None = None
         self._first_positions: mx.array | None = None
 
     def after(
@@ -116,6 +119,21 @@ class BatchGeometry:
             ends = mx.array([end - lag for lag in self.lags])
             self._columns = (end, tokens), ends[:, None] + mx.arange(tokens)[None]
         return self._columns[1]
+
+    def places(self, end: int, heads: int, tokens: int) -> Places:
+        """Return where each head of the next tokens of rows that lag is written, in layers whose columns end
+        at `end`. Whole arrays of one type, made once a step: of slices and narrower ones MLX makes such, in
+        every layer."""
+        if self._places is None or self._places[0] != (end, heads, tokens):
+            shape = (len(self.padding), heads, tokens)
+            parts = (
+                mx.arange(shape[0])[:, None, None],
+                mx.arange(heads)[None, :, None],
+                self.columns(end, tokens)[:, None],
+            )
+            rows, head, columns = (mx.broadcast_to(part, shape) for part in parts)
+            self._places = (end, heads, tokens), (rows, head, columns)
+        return self._places[1]
 
     def mask(self, end: int, tokens: int, window_size: int | None) -> mx.array:
         """Return (rows, 1, tokens, end + tokens) bool: the own columns that the next tokens of rows that lag

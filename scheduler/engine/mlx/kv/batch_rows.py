@@ -136,11 +136,11 @@ class BatchRows:
         """Append to each row. Return all of the rows' own keys and values. Where they are packed, nothing is
         unpacked before it is evaluated: our attention reads `packed`."""
         geometry = self._geometry
-        columns = geometry.columns(self._private.end, keys.shape[2]) if geometry.lags else None
+        places = geometry.places(self._private.end, *keys.shape[1:3]) if geometry.lags else None
         if self._packing is None:  # Apart: it runs for each layer in each step.
-            own_keys, own_values = self._private.append((keys, values), columns)
+            own_keys, own_values = self._private.append((keys, values), places)
             return own_keys, own_values
-        return self._fetch(self._private.append(arrays_of(packed(keys, values, self._packing)), columns))
+        return self._fetch(self._private.append(arrays_of(packed(keys, values, self._packing)), places))
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise

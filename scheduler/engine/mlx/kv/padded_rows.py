@@ -26,6 +26,8 @@ import mlx.core as mx
 from scheduler.shared.row_bytes import roomy, spare_places
 
 Arrays: TypeAlias = tuple[mx.array, ...]
+Places: TypeAlias = tuple[mx.array, mx.array, mx.array]
+"""The row, the head and the column of each number of (rows, heads, tokens)."""
 
 
 class PaddedRows:
@@ -46,21 +48,21 @@ class PaddedRows:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays)
 
-    def append(self, more: Arrays, columns: mx.array | None = None) -> Arrays:
-        """Append (rows, heads, tokens, size) to the rows. Return all that the rows have. `columns`: (rows,
-        tokens), where they are written if rows lag; all layers have the same."""
+    def append(self, more: Arrays, places: Places | None = None) -> Arrays:
+        """Append (rows, heads, tokens, size) to the rows. Return all that the rows have. `places`: where they
+        are written if rows lag; all layers have the same."""
         start, self.end = self.end, self.end + more[0].shape[2]
         if not self.arrays:
             self.arrays = [self._new(like) for like in more]
         elif self.end > self.arrays[0].shape[2]:
             self.arrays = [self._roomier(array, start) for array in self.arrays]
         rows = len(self.padding)
-        assert columns is not None or not any(self.lags), "rows that lag have columns of their own"
+        assert places is not None or not any(self.lags), "rows that lag have columns of their own"
         for array, new in zip(self.arrays, more, strict=True):
-            if columns is None:
+            if places is None:
                 array[:rows, :, start : self.end] = new
             else:
-                array[mx.arange(rows)[:, None], :, columns] = new.swapaxes(1, 2)
+                array[places] = new
         return self.whole()
 
     def trim(self, tokens: Sequence[int]) -> None:

@@ -19,6 +19,8 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import Rows, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
+from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, words
 
 
 def _operations(model: Any, cache: list[Any], rows: int) -> int:
@@ -49,6 +51,38 @@ def test_a_decode_step_has_no_more_operations_than_a_bare_batch(
             pass
         assert mine <= _operations(tiny.model, bare._generation_batch.prompt_cache, rows)
         bare.close()
+
+
+def _layer_operations(prompts: list[list[int]], first: list[int], taken_back: tuple[int, ...] = ()) -> int:
+    """Return how many operations one layer has in a decode step of these rows, after `first` was cached.
+    `taken_back`: how many drafts of each row were not chosen in the step before."""
+    counts = []
+    for layers in (2, 3):
+        engine = ReuseEngine(random_model("qwen3", num_hidden_layers=layers), "qwen3", group_cost_tokens=20)
+        engine.ask(engine.submit(first))
+        submits = [engine.submit(prompt, max_tokens=50) for prompt in prompts]
+        engine.iterate(submits)
+        while engine.batch.decoding < len(prompts):
+            engine.iterate()
+        cache = engine.batch._generation_batch.prompt_cache
+        for layer in cache if taken_back else ():
+            layer.trim(taken_back)
+        counts.append(_operations(engine.model, cache, len(prompts)))
+    return counts[1] - counts[0]
+
+
+def test_what_is_equal_in_all_layers_is_made_once_a_step(device_of_its_own: None) -> None:
+    """Each operation is host time on a GPU. Where rows end at columns of their own, a layer has a reshape and
+    a scatter for a slice update, twice; where some rows are not behind a shared run, it gathers what the
+    others ask, twice, and puts what they get among all (7 operations)."""
+    padded = [words(20 + seed, seed) for seed in range(4)]
+    plain = _layer_operations(padded, words(9, 9))
+    assert _layer_operations(padded, words(9, 9), taken_back=(1, 0, 2, 0)) <= plain + 2
+    shared = words(40, 7)
+    behind = [[*shared, *words(3, seed)] for seed in range(4)]
+    grouped = _layer_operations(behind, shared)
+    strangers = [words(4, seed) for seed in (11, 12)]
+    assert _layer_operations([*behind, *strangers], shared) <= grouped + 7
 
 
 def _steady(tiny: Tiny, rows: int) -> EngineLoop:

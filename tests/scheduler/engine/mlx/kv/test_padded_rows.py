@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.packed import unpacked
@@ -49,8 +50,9 @@ def _append(rows: PaddedRows, block: list[list[int]]) -> None:
         rows.append(_block(block))
         return
     rows.make_room(tokens)
-    columns = [[rows.end - lag + at for at in range(tokens)] for lag in rows.lags]
-    rows.append(_block(block), mx.array(columns) if any(rows.lags) else None)
+    geometry = BatchGeometry(((),) * len(block), tuple(rows.padding), tuple(rows.lags))
+    keys, values = _block(block)
+    rows.append((keys, values), geometry.places(rows.end, *keys.shape[1:3]) if any(rows.lags) else None)
 
 
 class _Oracle:
