@@ -96,7 +96,7 @@ class Effects:
     def carry_out(self, engine: Engine | None = None) -> None:
         """Carry out what an event has led to, until nothing is left. Everything that happens to requests and
         engines ends with this call; nothing here makes another one. `engine`: its process has become ready,
-        has ended, or its end is explained."""
+        has ended, or its end is explained, or no further one is started."""
         now = self._clock()
         if engine is not None:
             self._follow(engine)
@@ -145,7 +145,7 @@ class Effects:
             return
         # Where there is none, requests wait for one that joins.
         if serving := self._serving():
-            if all(one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
+            if all(one.failed or one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
                 reason = f"the engine does not start: {engine.cause}"
                 self._fail(self._requests.at(QUEUE).values(), Unavailable(reason, retry_after_seconds=10.0))
             if all(one.hopeless for one in serving):

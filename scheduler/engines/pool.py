@@ -98,6 +98,8 @@ class Pool:
         self.engines_join = config.engines_join
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
+        self._has_served = False
+        """Whether an engine that has left the pool was ever ready."""
         for _ in range(config.engines):
             self._new()
 
@@ -191,7 +193,12 @@ class Pool:
 
     @property
     def _ends_with_first_engines(self) -> bool:
-        return self._config.must_start and not any(one.supervisor.was_ready for one in self)
+        return self._config.must_start and not self._was_ready
+
+    @property
+    def _was_ready(self) -> bool:
+        """Return whether any of its engines ever was."""
+        return self._has_served or any(one.supervisor.was_ready for one in self)
 
     def forgive(self) -> None:
         """Count on engines again that could not be started."""
@@ -206,16 +213,19 @@ class Pool:
             self._nursery.start_soon(self._run, engine)
 
     async def _run(self, engine: Engine) -> None:
+        given_up: Engine | None = None
         try:
             await engine.run()
         except EngineNeverReady as error:
             self._cannot_start(engine, error)
+            # A first load that fails is the service's end, or the fleet's to report.
+            given_up = engine if self._was_ready else None
         else:
             if self.loaded or engine.draining:
                 self._forget(engine)
         finally:
             engine.share.gone()
-        self.effects.carry_out()
+        self.effects.carry_out(given_up)
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
@@ -293,6 +303,9 @@ class Pool:
     def _forget(self, engine: Engine) -> None:
         """Remove an engine that has been stopped."""
         if self._engines.pop(engine.name, None) is not None:
+            self._has_served = self._has_served or engine.supervisor.was_ready
+            # It may have had a part without a process: its model waits for memory.
+            engine.share.gone()
             self._requests.forget(engine.name)
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)

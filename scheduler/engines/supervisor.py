@@ -218,6 +218,8 @@ class Supervisor:
                 exit_ = await self._launcher.run(partial(self._session, ending))
             except LaunchFailed as error:
                 exit_ = self._not_launched(ending, str(error))
+            # What was stopped meanwhile has not failed, and no further one is started.
+            await trio.lowlevel.checkpoint_if_cancelled()
             # The engine's Fault counts as the last line of stderr: it is the same text, and never cut off.
             last_words = (*exit_.last_stderr, *ending.stack.splitlines(), ending.cause)
             death = conclude(ending.death, last_words, exit_)

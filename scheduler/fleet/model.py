@@ -147,7 +147,8 @@ class Model(ModelLoader):
         if len(pool) or self.scheduler.oldest_queued_at is not None:
             self._used_at = now
         match self.state:
-            case ModelState.LOADING if pool.ready is not None:
+            # A pool with requests had an engine that was ready, if only for a moment.
+            case ModelState.LOADING if pool.ready is not None or len(pool):
                 self._loaded_at = self._used_at = now
                 self._wanted_at = None
                 self._move(ModelState.LOADED)
@@ -164,6 +165,9 @@ class Model(ModelLoader):
             case ModelState.UNLOADING if not pool.running:
                 pool.dispatcher.held = False
                 failed = self.reason is not None
+                if not failed:
+                    # What kept an engine from starting is of the life that ends here.
+                    pool.forgive()
                 self._wanted_at = None if failed else self._wanted_at
                 self._move(ModelState.FAILED if failed else ModelState.UNLOADED)
             case _:
@@ -235,8 +239,8 @@ class Model(ModelLoader):
 
     def _why_failed(self) -> str | None:
         """Return why its engines do not start, or None if they still may."""
-        if self.scheduler.pool.engines_join:
-            # A machine that can load it may join at any time.
+        if self.scheduler.pool.engines_join or self.reserved_at is not None:
+            # A machine that can load it may join at any time; or what is known is of an earlier load.
             return None
         if (failure := self.scheduler.pool.failure) is not None:
             return failure

@@ -88,6 +88,7 @@ class SharedMemory(FleetMemory):
             self._budget.reserve(_name(model, engine), self._floor(model))
 
     def may_load(self, model: str) -> bool:
+        self.reserve(model)  # Of an engine that has been added meanwhile, too.
         return all(self._budget.may_load(_name(model, one)) for one in self._pools[model].names)
 
     def release(self, model: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -50,12 +50,14 @@ class Farm:
         idle_seconds: float | None = None,
         memory_limit: float = 0.0,
         plan: ScriptedPlan = PLAN,
+        launchers: Mapping[str, LoopbackLauncher] | None = None,
     ) -> None:
-        """`memory_limit`: of one budget that the first engine finds out, where `memory` is SharedMemory."""
+        """`launchers`: of models whose engines are no plain ones. `memory_limit`: of one budget that the
+        first engine finds out, where `memory` is SharedMemory."""
         self._memory = memory
         self._memory_limit = memory_limit
         self._plan = plan
-        self.launchers = {name: LoopbackLauncher() for name in names}
+        self.launchers = {name: LoopbackLauncher() for name in names} | dict(launchers or {})
         self.models = {
             name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
             for name in names
