@@ -89,7 +89,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
         return work.response(
             {
                 "count": len(tokens),
-                "max_model_len": served.context_tokens,
+                "max_model_len": served.scheduler.context_tokens,
                 "tokens": JsonList(partial(_runs, tokens)),
                 "token_strs": None,
             }
