@@ -127,7 +127,7 @@ class Preparation:
         self._grammars = AnswerGrammars(
             tokenizer.answer_format, tokenizer.to_json, self._vocabulary, self._eos_token_ids, hold_calls
         )
-        self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
+        self.thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
         self._repetition = repetition
 
     def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
@@ -180,7 +180,7 @@ class Preparation:
         silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
         system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
-        thinking = self._thinking.of(request, opens=tokens.opens_reasoning)
+        thinking = self.thinking.of(request, opens=tokens.opens_reasoning)
         submit = Submit(
             request_id=0,
             prompt=prompt,
@@ -252,10 +252,6 @@ class Preparation:
             dimensions=request.dimensions,
         )
         return Prepared(request, submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
-
-    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Return whether the budget that `request` itself names can be enforced; True if it names none."""
-        return self._thinking.keeps(request)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
         """Return the token ids of `prompt`, however many. As slow as `prepare`. `salt`: only prompts of
