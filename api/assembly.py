@@ -140,11 +140,11 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
         [one.tracer for one in made if one.tracer is not None],
-        _remote_engines(several[0].settings, fleet, metrics),
+        _remote_engines(several[0].settings, fleet),
     )
 
 
-def _remote_engines(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RemoteEngines | None:
+def _remote_engines(settings: ServeSettings, fleet: Fleet) -> RemoteEngines | None:
     if not settings.engines_join:
         return None
     # Imported here: a server whose engines are all on this machine loads nothing of it.

@@ -23,10 +23,12 @@ from scheduler.shared.messages import Ready
 
 
 @dataclass(frozen=True, slots=True)
-class ServedName:
-    """One name of the model, and the defaults of bodies that ask for it."""
+class Served:
+    """What a name in a request stands for: a model or an adapter, its scheduler, and the defaults of bodies
+    that ask for it."""
 
     name: str
+    scheduler: Scheduler
     defaults: Defaults
     adapter: str = ""
     """The name of the adapter that it means, or an empty string if it means none."""
@@ -66,17 +68,17 @@ class ServedModel:
     def name(self) -> str:
         return self.names[0]
 
-    def find(self, wanted: str | None) -> ServedName | None:
+    def find(self, wanted: str | None, scheduler: Scheduler) -> Served | None:
         """Return what a request asks for by this name, or by none, or None if this model does not serve
         it."""
         name = self.name if wanted is None else wanted
         if name in self.names:
-            return ServedName(name, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
+            return Served(name, scheduler, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
         base, colon, adapter = name.rpartition(":")
         base = base if colon else self.name
         if base not in self.names or adapter not in self.adapters():
             return None
-        return ServedName(name, self.defaults.get(base, NEUTRAL), adapter, base)
+        return Served(name, scheduler, self.defaults.get(base, NEUTRAL), adapter, base)
 
     @property
     def all_names(self) -> list[str]:
@@ -97,7 +99,7 @@ class ServedModel:
                 reason = "its layers, recurrent or of a window, cannot take tokens back"
         return {"verified": ready.verifies, "reason": reason}
 
-    def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
+    def listing(self, served: Served, ready: Ready | None = None) -> dict[str, Any]:
         """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
         that of an engine that has loaded the model, or None."""
         # vLLM's field: the model of an adapter.
@@ -124,33 +126,6 @@ class ServedModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a name in a request stands for: a model or an adapter, its defaults, and its scheduler."""
-
-    of_name: ServedName
-    context_tokens: int
-    scheduler: Scheduler
-
-    @property
-    def name(self) -> str:
-        return self.of_name.name
-
-    @property
-    def adapter(self) -> str:
-        """Return the LoRA adapter that the name means, or an empty string without one."""
-        return self.of_name.adapter
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """Return the embedder or reranker, or None if the model writes tokens."""
-        return self.of_name.embedder
-
-    @property
-    def defaults(self) -> Defaults:
-        return self.of_name.defaults
-
-
 class ServedModels:
     """All models, given by their names in the fleet. A name in a request means one model; a request that
     names none gets the first name of the first model."""
@@ -174,8 +149,7 @@ class ServedModels:
 
     def check(self, wanted: str | None) -> Served:
         """Return what a request gets that names this model, or none. Raise ModelNotFound."""
-        model, served, of_name = self._find(wanted)
-        return Served(of_name, served.context_tokens, model.scheduler)
+        return self._find(wanted)[2]
 
     def model(self, wanted: str | None) -> Model:
         """Return the model of a name. Raise ModelNotFound."""
@@ -183,10 +157,10 @@ class ServedModels:
 
     def listing(self, name: str) -> dict[str, Any]:
         """Return the entry of one name for `/v1/models`. Raise ModelNotFound."""
-        model, served, of_name = self._find(name)
+        model, of_model, served = self._find(name)
         ready = model.scheduler.pool.ready
         return {
-            **served.listing(of_name, ready),
+            **of_model.listing(served, ready),
             "state": model.state.value,
             "weights_bytes": None if ready is None else ready.weights_bytes,
             "memory_bytes": model.memory_bytes,
@@ -204,12 +178,12 @@ class ServedModels:
             "server": own_version().listing(),
         }
 
-    def _find(self, wanted: str | None) -> tuple[Model, ServedModel, ServedName]:
+    def _find(self, wanted: str | None) -> tuple[Model, ServedModel, Served]:
         # Models' own names first: an adapter's may be equal to one.
         models = sorted(self._models, key=lambda one: wanted is not None and wanted not in one[1].names)
-        for model, served in models:
-            if (of_name := served.find(wanted)) is not None:
-                return model, served, of_name
+        for model, of_model in models:
+            if (served := of_model.find(wanted, model.scheduler)) is not None:
+                return model, of_model, served
         names = ", ".join(repr(name) for name in self.names)
         raise ModelNotFound(
             f"the model {wanted!r} is not served here; this server has {names}", param="model"

@@ -22,12 +22,11 @@ from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import AdapterUnusable, Draining
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
-from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.intake.system_sleep import SleepTime, SleepWatch
 from scheduler.operations import Operations
 from scheduler.prompt.offload import Offload, PreparationOffLoop
-from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
+from scheduler.prompt.preparation import Preparation, Prepared, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
@@ -78,16 +77,16 @@ class Scheduler:
         self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
-        self._preparation = preparation
+        self.preparation = preparation
         self.offload = offload
-        self._off_loop = PreparationOffLoop(preparation, offload)
+        self.off_loop = PreparationOffLoop(preparation, offload)
         self._ids = count(1)
         self._config = config
         self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
         self._requests = Requests()
-        self._queue = IntakeQueue(config.intake, self._requests)
-        self._admission = Admission(self._queue)
+        self.queue = IntakeQueue(config.intake, self._requests)
+        self._admission = Admission(self.queue)
         sleep = SleepTime()
         self._history_watch = HistoryWatch(self.metrics, self._work)
         self.history = self._history_watch.history
@@ -98,7 +97,7 @@ class Scheduler:
         self.pool = Pool(
             traits,
             self._requests,
-            self._queue,
+            self.queue,
             self._admission,
             self._expiry,
             self._recorder,
@@ -107,7 +106,7 @@ class Scheduler:
         )
         self.operations = Operations(
             self._requests,
-            self._queue,
+            self.queue,
             self._admission,
             self.pool,
             self.metrics,
@@ -146,21 +145,26 @@ class Scheduler:
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
-        with self.pool.adapters.using(requests) as adapters:
-            async with self._stream(requests, adapters) as stream:
-                yield stream
+        arrived_at, doorbell = trio.current_time(), Doorbell()
+        with self.pool.adapters.using(requests) as adapters, ExitStack() as releases:
+            prepared = await self._prepared(requests, adapters, arrived_at)
+            records = records_of(prepared, self._ids, arrived_at, doorbell)
+            for record in records:
+                releases.callback(self._release, record)
+            self._enqueue(records)
+            yield RequestStream(
+                records, doorbell, self.queue.fair.ahead_of, lambda: self.operations.queue_waits_for
+            )
 
-    @asynccontextmanager
-    async def _stream(
-        self, requests: Sequence[GenerationRequest], adapters: Sequence[str]
-    ) -> AsyncIterator[RequestStream]:
-        arrived_at = trio.current_time()
+    async def _prepared(
+        self, requests: Sequence[GenerationRequest], adapters: Sequence[str], arrived_at: float
+    ) -> list[Prepared]:
         choices = sum(request.choices for request in requests)
         try:
             self.model_loader.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [
-                    await self._off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
+                    await self.off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
                     for request, key in zip(requests, adapters, strict=True)
                 ]
                 check_prompt_logprobs(prepared)
@@ -176,15 +180,7 @@ class Scheduler:
         except BaseException as error:
             self._recorder.refused(requests[0], error)
             raise
-        doorbell = Doorbell()
-        records = records_of(prepared, self._ids, arrived_at, doorbell)
-        with ExitStack() as releases:
-            for record in records:
-                releases.callback(self._release, record)
-            self._enqueue(records)
-            yield RequestStream(
-                records, doorbell, self._queue.fair.ahead_of, lambda: self.operations.queue_waits_for
-            )
+        return prepared
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""
@@ -201,38 +197,15 @@ class Scheduler:
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> TokenIds:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
-        return await self._off_loop.tokenize(prompt, tenant, self._salt(tenant))
+        return await self.off_loop.tokenize(prompt, tenant, self._salt(tenant))
 
     async def pin_name(self, request: GenerationRequest) -> str:
         """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
         `tokenize` does."""
         with self.pool.adapters.using((request,)) as (adapter,):
             salt = self._salt(request.tenant, request.cache_salt)
-            tokens = await self._off_loop.tokenize(request.prompt, request.tenant, salt)
+            tokens = await self.off_loop.tokenize(request.prompt, request.tenant, salt)
             return pin_name(tokens, salted(adapter, salt))
-
-    async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
-        """Return the text of these ids. Raise InvalidRequest, which names `field`."""
-        return await self._off_loop.detokenize(token_ids, field, tenant)
-
-    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Return whether the thinking budget that `request` names can be enforced; True if it names none."""
-        return self._preparation.keeps_thinking_budget(request)
-
-    @property
-    def context_tokens(self) -> int:
-        """Return how many tokens a prompt and its answer may have together."""
-        return self._preparation.context_tokens
-
-    @property
-    def most_requests(self) -> int:
-        """Return how many requests one client may have waiting, if no other has any."""
-        return self._queue.most_per_client
-
-    def room_for(self, requests: int) -> bool:
-        """Return whether the queue can take this many more requests now, from a tenant without a bound of its
-        own."""
-        return self._queue.room >= requests
 
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests, and return the Ready of one."""
@@ -245,23 +218,9 @@ class Scheduler:
         """Return whether a request is queued or running."""
         return len(self._requests) > 0
 
-    @property
-    def oldest_queued_at(self) -> float | None:
-        """Return when the oldest of the requests that no engine has was queued; None if there is none."""
-        return self._queue.oldest_at
-
-    @property
     def service_token_seconds(self) -> float | None:
         """Return the engine time of one token of service, or None before it is measured."""
         return self.pool.service_token_seconds(self._config.intake.fairness.output_weight)
-
-    def on_charge(self, charged: Charge) -> None:
-        """Call `charged` with every charge to a tenant."""
-        self._queue.fair.on_charge = charged
-
-    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
-        """Charge a tenant for service that it got from another scheduler."""
-        self._queue.fair.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def start_drain(self) -> None:
         """Close admission; accepted requests continue."""
@@ -284,7 +243,7 @@ class Scheduler:
         self._telemetry.sample(observation.observe_accepted, self.metrics, records)
         now = trio.current_time()
         for record in records:
-            self._queue.push(record, now)
+            self.queue.push(record, now)
             self._expiry.watch(record)
         self.pool.effects.carry_out()
 
@@ -300,7 +259,7 @@ class Scheduler:
         self._expiry.woke()
 
     def _work(self) -> RequestCounts:
-        return RequestCounts(len(self._queue), len(self.pool), self.recent.number)
+        return RequestCounts(len(self.queue), len(self.pool), self.recent.number)
 
     def _changed(self) -> None:
         self._telemetry.sample(self.operations.observe_queue)

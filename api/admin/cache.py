@@ -70,7 +70,7 @@ def cache_routes(models: ServedModels) -> APIRouter:
         found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
         inspection = together(found.values(), top)
         prefixes = inspection.cache.shared_prefixes if inspection.cache and text_tokens else ()
-        texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
+        texts = [await scheduler.off_loop.detokenize(prefix.head, "text_tokens", "") for prefix in prefixes]
         body = cache_object(inspection, texts)
         if len(scheduler.pool.names) > 1:
             body["engines"] = {name: cache_object(one) for name, one in found.items()}

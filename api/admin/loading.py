@@ -105,4 +105,4 @@ def adapter_routes(models: ServedModels) -> APIRouter:
 def _base(models: ServedModels, wanted: str | None) -> tuple[str, Scheduler]:
     """Return the model whose adapter it is. Raise ModelNotFound."""
     served = models.check(wanted)
-    return served.of_name.parent or served.name, served.scheduler
+    return served.parent or served.name, served.scheduler

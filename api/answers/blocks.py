@@ -75,7 +75,7 @@ class _Blocks:
         self._scheduler = scheduler
         self._texts = texts
         self._made = made
-        self._block = max(1, min(BLOCK, scheduler.most_requests // FEEDERS))
+        self._block = max(1, min(BLOCK, scheduler.queue.most_per_client // FEEDERS))
         self._starts = iter(range(0, texts, self._block))
         self._deadline = None if timeout is None else trio.current_time() + timeout
         self._accepted = False
@@ -96,7 +96,7 @@ class _Blocks:
     async def _send(self, start: int) -> None:
         while True:
             # An attempt without room would count as a refused request.
-            while self._accepted and not self._scheduler.room_for(self._block):  # noqa: ASYNC110 (others')
+            while self._accepted and self._scheduler.queue.room < self._block:  # noqa: ASYNC110 (others')
                 await trio.sleep(_POLL_SECONDS)
             try:
                 await self._follow(start)

@@ -198,7 +198,9 @@ async def whole_answer(
     """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
     answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller.
     `scope`: of the HTTP request, whose ignored fields have what a schema loses."""
-    check_size(sum(held_bytes(request, scheduler.context_tokens) for request in requests), lowered_by)
+    check_size(
+        sum(held_bytes(request, scheduler.preparation.context_tokens) for request in requests), lowered_by
+    )
     held = 0
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:

@@ -117,14 +117,13 @@ class _JsonRequest(Request):
                 policy: Policy = self.app.state.bodies
                 read = partial(read_body, self.model, body, policy, compressed=compressed)
                 del body
-                found = await work(read)
+                self._json, self.scope[SCOPE_KEY] = await work(read)
                 del read
                 self.scope.get("release_body", _nothing)()
             except BodyTooLarge:
                 raise BodyRejected(ApiFailure(body_too_large(policy.body_bytes))) from None
             except (SchedulerError, ApiFailure) as error:
                 raise BodyRejected(error) from None
-            self._json, self.scope[SCOPE_KEY] = found.body, found.ignored
         return self._json
 
     def _is_compressed(self) -> bool:

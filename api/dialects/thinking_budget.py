@@ -19,6 +19,6 @@ def name_unkept_budget(
 ) -> GenerationRequest:
     """Return `request`. If its own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP
     request, and the log line names it."""
-    if scheduler.keeps_thinking_budget(request):
+    if scheduler.preparation.thinking.keeps(request):
         return request
     return replace(request, origin=replace(request.origin, ignored_fields=ignore(scope, field)))

@@ -89,7 +89,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
         return work.response(
             {
                 "count": len(tokens),
-                "max_model_len": served.context_tokens,
+                "max_model_len": served.scheduler.preparation.context_tokens,
                 "tokens": JsonList(partial(_runs, tokens)),
                 "token_strs": None,
             }
@@ -100,7 +100,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
     async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """Return the text of these ids, including special tokens."""
         served = models.check(body.model)
-        text = await served.scheduler.detokenize(body.tokens, "tokens", caller.tenant)
+        text = await served.scheduler.off_loop.detokenize(body.tokens, "tokens", caller.tenant)
         return work.response({"prompt": text}, repeats=True)
 
     return router

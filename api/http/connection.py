@@ -172,6 +172,7 @@ class Connection:
             self._service,
             self._parser,
             request,
+            scope_of(request, self._client, self._server, self._state),
             body,
             self._inbound,
             self._outbound,
@@ -181,7 +182,7 @@ class Connection:
         self._tally.requests += 1
         self._tally.active_requests += 1
         try:
-            await exchange.run(scope_of(request, self._client, self._server, self._state))
+            await exchange.run()
         finally:
             self._tally.active_requests -= 1
             body.release()

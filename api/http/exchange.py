@@ -122,6 +122,7 @@ class Exchange:
         service: Service,
         parser: h11.Connection,
         request: h11.Request,
+        scope: Scope,
         body: RequestBody,
         inbound: Inbound,
         outbound: Outbound,
@@ -139,8 +140,7 @@ class Exchange:
         self._inbound = inbound
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
-        self._request_id: str | None = None
-        self._scope: Scope = {}
+        self._scope = {**scope, "release_body": body.release}
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = EarlyEnd.NONE
@@ -176,27 +176,24 @@ class Exchange:
         clock each time.)"""
         return self.end is not EarlyEnd.NONE
 
-    async def run(self, scope: Scope) -> None:
+    async def run(self) -> None:
         """Run the application to its end. Then the properties and `end` describe the outcome."""
-        self._request_id = scope["request_id"]
-        self._scope = scope
-        scope["release_body"] = self._body.release
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
             with self._app_scope:
-                await self._call_app(scope)
+                await self._call_app()
             nursery.cancel_scope.cancel()
         if not self.complete and self.end is EarlyEnd.NONE:
             self._report(IncompleteResponse("the application returned before its response was complete"))
 
-    async def _call_app(self, scope: Scope) -> None:
+    async def _call_app(self) -> None:
         try:
             self._parse_body()
             if self.refused is None:
-                if scope["path"] in self._service.always_answered:
+                if self._scope["path"] in self._service.always_answered:
                     self._turn.skip()
                 await self._turn.take()
-                await self._service.app(scope, self._receive, self._send)
+                await self._service.app(self._scope, self._receive, self._send)
         except Exception as error:
             self._report(error)
         except BaseExceptionGroup as group:
@@ -211,7 +208,7 @@ class Exchange:
         if not _is_client_gone(error):
             self._note_end(EarlyEnd.FAILED)
             request = f"{self._request.method.decode('ascii')} {self._request.target.decode('ascii')}"
-            self._service.on_error(error, f"{request} ({self._request_id})")
+            self._service.on_error(error, f"{request} ({self._scope['request_id']})")
 
     # ---- what ends the application early
 
@@ -359,7 +356,7 @@ class Exchange:
             refused,
             server_name=self._service.server_name,
             with_body=self._request.method != b"HEAD",
-            request_id=self._request_id,
+            request_id=self._scope["request_id"],
         )
 
 

@@ -205,7 +205,6 @@ class Server:
     async def _serve_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         connection = Connection(stream, self._service, self._limits, self._tally, self._state, self._budget)
         self._connections.add(connection)
-        self._tally.accepted_connections += 1
         self._tally.open_connections += 1
         try:
             await connection.serve()

@@ -15,7 +15,6 @@ class ServerStatistics:
     open_connections: int
     active_requests: int
     """Requests in the application."""
-    accepted_connections_total: int
     requests_total: int
     """Requests passed to the application, whatever their outcome."""
     disconnects_total: int
@@ -30,7 +29,6 @@ class Tally:
     def __init__(self) -> None:
         self.open_connections = 0
         self.active_requests = 0
-        self.accepted_connections = 0
         self.requests = 0
         self.disconnects = 0
         self.accept_failures = 0
@@ -40,7 +38,6 @@ class Tally:
         return ServerStatistics(
             self.open_connections,
             self.active_requests,
-            self.accepted_connections,
             self.requests,
             self.disconnects,
             self.accept_failures,

@@ -10,7 +10,7 @@ import trio
 from scheduler.errors import ModelNotFound, StartupError
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState, Patience, decide
-from scheduler.fleet.tenant_charges import TenantCharges
+from scheduler.fleet.tenant_charges import share_charges
 from scheduler.service import Scheduler
 
 _log = structlog.get_logger("fleet")
@@ -62,8 +62,8 @@ class Fleet:
         self.retiring = False
         """Whether another process takes the requests to come. The live page, which would show this one
         without end, then ends."""
-        if len(models) > 1:
-            TenantCharges([model.scheduler for model in models])
+        schedulers = [model.scheduler for model in models]
+        share_charges({one.queue.fair: one.service_token_seconds for one in schedulers})
         for model in models:
             model.notify = self._notify
 

@@ -144,7 +144,7 @@ class Model(ModelLoader):
     def follow(self, now: float) -> None:
         """Take note of what its engines and its queue have done."""
         pool = self.scheduler.pool
-        if len(pool) or self.scheduler.oldest_queued_at is not None:
+        if len(pool) or self.scheduler.queue.oldest_at is not None:
             self._used_at = now
         match self.state:
             # A pool with requests had an engine that was ready, if only for a moment.
@@ -234,7 +234,7 @@ class Model(ModelLoader):
         self.scheduler.pool.effects.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
 
     def _wanted_since(self) -> float | None:
-        oldest = self.scheduler.oldest_queued_at
+        oldest = self.scheduler.queue.oldest_at
         return oldest if self._wanted_at is None else min(self._wanted_at, oldest or math.inf)
 
     def _why_failed(self) -> str | None:

@@ -8,43 +8,26 @@ tenant, and an agent's session is on one model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
-from scheduler.intake.fair_queue import Charge
+from scheduler.intake.fair_queue import FairQueue
 
-
-class ChargedModel(Protocol):
-    """A model's queue and its speed."""
-
-    @property
-    def service_token_seconds(self) -> float | None:
-        """Return the engine time of one token of service, or None before it is measured."""
-        ...
-
-    def on_charge(self, charged: Charge) -> None:
-        """Call `charged` for every charge to a tenant, with the priority, the tenant's name, the tokens of
-        service (negative for a refund), the time from which they decay, and now."""
-        ...
-
-    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None: ...
+Seconds: TypeAlias = Callable[[], float | None]
+"""Returns a model's engine time of one token of service, or None before it is measured."""
 
 
-class TenantCharges:
-    """Makes each charge on one of these models in the queues of the others, too."""
+def share_charges(queues: Mapping[FairQueue, Seconds]) -> None:
+    """Make each charge in one of these models' queues in the others, too."""
 
-    def __init__(self, models: Sequence[ChargedModel]) -> None:
-        self._models = tuple(models)
-        for model in models:
-            model.on_charge(partial(self._spread, model))
-
-    def _spread(
-        self, charged: ChargedModel, priority: int, tenant: str, tokens: float, at: float, now: float
-    ) -> None:
-        for model in self._models:
-            if model is not charged:
+    def spread(charged: FairQueue, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        for queue, seconds in queues.items():
+            if queue is not charged:
                 # Until both are measured, a token counts as much here as there.
-                there, here = charged.service_token_seconds, model.service_token_seconds
+                there, here = queues[charged](), seconds()
                 ratio = there / here if there and here else 1.0
-                model.charge_elsewhere(priority, tenant, tokens * ratio, at, now)
+                queue.charge_elsewhere(priority, tenant, tokens * ratio, at, now)
+
+    for queue in queues:
+        queue.on_charge = partial(spread, queue)

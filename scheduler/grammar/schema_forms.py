@@ -21,7 +21,6 @@ MOST_STEPS = 20_000
 """Bound on the steps for one tool's schema: 64 tools of agents take 50 to 300 each."""
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
-_COMBINED = ("$ref", "allOf", "anyOf", "oneOf")
 _MEANING = frozenset(
     (
     "type", "enum", "const", "properties", "required", "additionalProperties", "items",

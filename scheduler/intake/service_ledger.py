@@ -153,8 +153,8 @@ class ServiceLedger:
         return beyond
 
     def refund(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> float:
-        """Take what the estimate exceeds the final cost by, which `observe` has been told, off the accounts,
-        and return it: the request has left the engine."""
+        """Take what the estimate exceeds the final cost by off the accounts, and return it: the request has
+        left the engine, and `observe` has had the same cost."""
         refund = ticket.charged_tokens - self.cost(uncached_tokens, output_tokens)
         for account in self._accounts(ticket):
             # The estimate was charged on the scale of `charged_at`.

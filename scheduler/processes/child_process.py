@@ -98,14 +98,6 @@ class Exit:
             case code:
                 return f"exited with status {code}"
 
-    @property
-    def last_words(self) -> str:
-        """Return its last line, and the signal that ended it; empty without either."""
-        last_line = self.last_stderr[-1] if self.last_stderr else ""
-        if self.returncode is None or self.returncode >= 0:
-            return last_line
-        return f"it {self}{f'; before that: {last_line}' if last_line else ''}"
-
 
 class ChildProcess:
     """`python -m module --fd N arguments`, N being its end of a socket pair. Each `run` is one process."""

@@ -43,7 +43,6 @@ from scheduler.request import (
     Prompt,
     TextPrompt,
     TokenPrompt,
-    Tool,
     ToolChoice,
 )
 from scheduler.shared.adapter_files import salted
@@ -128,7 +127,7 @@ class Preparation:
         self._grammars = AnswerGrammars(
             tokenizer.answer_format, tokenizer.to_json, self._vocabulary, self._eos_token_ids, hold_calls
         )
-        self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
+        self.thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
         self._repetition = repetition
 
     def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
@@ -165,7 +164,7 @@ class Preparation:
         if self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)
             return self._prepare_vector(request, salt, adapter), False
-        self._check_bias(request)
+        self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
         tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
@@ -181,7 +180,7 @@ class Preparation:
         silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
         system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
-        thinking = self._thinking.of(request, opens=tokens.opens_reasoning)
+        thinking = self.thinking.of(request, opens=tokens.opens_reasoning)
         submit = Submit(
             request_id=0,
             prompt=prompt,
@@ -254,10 +253,6 @@ class Preparation:
         )
         return Prepared(request, submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
 
-    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Return whether the budget that `request` itself names can be enforced; True if it names none."""
-        return self._thinking.keeps(request)
-
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
         """Return the token ids of `prompt`, however many. As slow as `prepare`. `salt`: only prompts of
         requests with the same salt share kept pieces with it.
@@ -281,50 +276,40 @@ class Preparation:
     ) -> list[AnswerPipeline]:
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         stops, offered = WantedStrings(request.stop, silent_stops), OfferedTools(tools)
-        return [
-            self._answer_pipeline(request, tokens, thinking, choice, stops, tools, offered)
-            for choice in range(request.choices)
-        ]
-
-    def _answer_pipeline(
-        self,
-        request: GenerationRequest,
-        tokens: _Tokens,
-        thinking: ThinkingBudget | None,
-        choice: int,
-        stops: WantedStrings,
-        tools: Sequence[Tool],
-        offered: OfferedTools,
-    ) -> AnswerPipeline:
         form = self.tokenizer.answer_format
-        token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
-        spans = None if request.top_logprobs is None else TokenSpans(token_bytes, opening_bytes)
-        continued = self._continued(request, tokens.ids)
-        prompt = None
-        if choice == 0 and request.prompt_logprobs is not None:
-            prompt = PromptLogprobs(tokens.ids, token_bytes, opening_bytes, tokens.added)
-        pipeline = partial(
-            AnswerPipeline,
-            includes_stop=request.includes_stop,
-            min_tokens=request.min_tokens,
-            spans=spans,
-            thinking=None if thinking is None else ThinkingLimit(thinking),
-            prompt=prompt,
-        )
         is_plain = (form if tools else form.without_tools()) == PLAIN
-        if not isinstance(request.prompt, ChatPrompt) or is_plain:
-            return pipeline(self.tokenizer.detokenizer(after=continued), stops)
         short_ids = form.tools is not None and form.tools.short_ids
-        assembly = Assembly(
-            form,
-            form.splitter(tools=bool(tools), in_reasoning=tokens.opens_reasoning),
-            offered,
-            lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
-            parallel_calls=request.prompt.parallel_tool_calls,
-            spans=spans,
-        )
-        detokenizer = self.tokenizer.detokenizer(self._spelled(request.prompt), continued)
-        return pipeline(detokenizer, stops, assembly)
+        token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
+        spelled = frozenset() if is_plain else self._spelled(request.prompt)
+        continued = self._continued(request, tokens.ids)
+
+        def pipeline(choice: int) -> AnswerPipeline:
+            spans = None if request.top_logprobs is None else TokenSpans(token_bytes, opening_bytes)
+            assembly: Assembly | None = None
+            prompt: PromptLogprobs | None = None
+            if choice == 0 and request.prompt_logprobs is not None:
+                prompt = PromptLogprobs(tokens.ids, token_bytes, opening_bytes, tokens.added)
+            if isinstance(request.prompt, ChatPrompt) and not is_plain:
+                assembly = Assembly(
+                    form,
+                    form.splitter(tools=bool(tools), in_reasoning=tokens.opens_reasoning),
+                    offered,
+                    lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+                    parallel_calls=request.prompt.parallel_tool_calls,
+                    spans=spans,
+                )
+            return AnswerPipeline(
+                self.tokenizer.detokenizer(spelled, continued),
+                stops,
+                assembly,
+                includes_stop=request.includes_stop,
+                min_tokens=request.min_tokens,
+                spans=spans,
+                thinking=None if thinking is None else ThinkingLimit(thinking),
+                prompt=prompt,
+            )
+
+        return [pipeline(choice) for choice in range(request.choices)]
 
     def _continued(self, request: GenerationRequest, ids: TokenIds) -> TokenIds | None:
         """Return the last tokens of the text that the answer continues, or None if it begins one, of which
@@ -434,9 +419,6 @@ class Preparation:
                 "this server reads no tool calls (--tool-parser none, or a model without a chat template)",
                 param="tools",
             )
-
-    def _check_bias(self, request: GenerationRequest) -> None:
-        self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
 
     def _check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
         for token in token_ids:

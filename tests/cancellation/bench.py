@@ -182,8 +182,8 @@ class Bench:
         """No deadline is watched, no charge is open, no account waits or runs."""
         scheduler = self.scheduler
         assert len(scheduler._expiry) == 0
-        assert len(scheduler._queue) == scheduler._queue.prompt_tokens == scheduler._queue.tenants == 0
-        assert scheduler._queue.open_charges == 0
+        assert len(scheduler.queue) == scheduler.queue.prompt_tokens == scheduler.queue.tenants == 0
+        assert scheduler.queue.open_charges == 0
 
     def check_nothing_is_left(self) -> None:
         """No table of either process has an entry, by its own statistics."""

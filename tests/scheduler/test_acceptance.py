@@ -42,16 +42,16 @@ def raise_once(part: Any, method: str, call: int) -> None:
 
 def check_nothing_is_left(scheduler: Scheduler) -> None:
     report = scheduler.operations.report()
-    assert (len(scheduler._queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
-    assert scheduler._queue.tenants == scheduler._queue.open_charges == 0
+    assert (len(scheduler.queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
+    assert scheduler.queue.tenants == scheduler.queue.open_charges == 0
 
 
 BUGS: dict[str, Callable[[Scheduler], None]] = {
-    "push": lambda scheduler: raise_once(scheduler._queue, "push", 2),
-    "fair-queue": lambda scheduler: raise_once(scheduler._queue.fair, "push", 2),
+    "push": lambda scheduler: raise_once(scheduler.queue, "push", 2),
+    "fair-queue": lambda scheduler: raise_once(scheduler.queue.fair, "push", 2),
     "expiry": lambda scheduler: raise_once(scheduler._expiry, "watch", 2),
     "pump": lambda scheduler: raise_once(scheduler.pool.dispatcher, "pump", 1),
-    "pop": lambda scheduler: raise_once(scheduler._queue, "pop", 2),
+    "pop": lambda scheduler: raise_once(scheduler.queue, "pop", 2),
 }
 
 
@@ -130,7 +130,7 @@ async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
     monkeypatch.setattr(preparation, "block_hashes", block_hashes)
     assert not hasattr(queue, "block_hashes")
     scheduler = make_scheduler(LoopbackLauncher())
-    scheduler._off_loop._offload = offload
+    scheduler.off_loop._offload = offload
     async with running(scheduler), scheduler.stream(ask(max_tokens=1, choices=128)):
         await scheduler.wait_idle()
     assert hashed == [True]

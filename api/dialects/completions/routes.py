@@ -77,7 +77,11 @@ async def _echoes(scheduler: Scheduler, body: CompletionRequest, tenant: str) ->
     echoes: list[str] = []
     characters = 0
     for prompt in body.prompt:
-        echo = prompt if isinstance(prompt, str) else await scheduler.detokenize(prompt, "prompt", tenant)
+        echo = (
+            prompt
+            if isinstance(prompt, str)
+            else await scheduler.off_loop.detokenize(prompt, "prompt", tenant)
+        )
         characters += each * len(echo)
         if characters > MAX_ECHO_CHARACTERS:
             raise InvalidRequest(

@@ -187,7 +187,7 @@ def _add_creation(
                 return stream
             if not stored.store.keeps:
                 raise ApiFailure(_refused("this server stores no responses", "background"))
-            check_size(held_bytes(request, served.scheduler.context_tokens), _LOWERED_BY)
+            check_size(held_bytes(request, served.scheduler.preparation.context_tokens), _LOWERED_BY)
             keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
             await running.begin(stream, keep)
             if log is not None:

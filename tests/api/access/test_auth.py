@@ -88,13 +88,13 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
     seen: list[str] = []
 
     def watch(scheduler: Scheduler) -> None:
-        prepare = scheduler._preparation.prepare_known
+        prepare = scheduler.preparation.prepare_known
 
         def noted(request: GenerationRequest, *rest: str) -> Prepared | Callable[[], Prepared]:
             seen.append(request.tenant)
             return prepare(request, *rest)
 
-        monkeypatch.setattr(scheduler._preparation, "prepare_known", noted)
+        monkeypatch.setattr(scheduler.preparation, "prepare_known", noted)
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:

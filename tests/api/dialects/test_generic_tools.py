@@ -115,6 +115,6 @@ async def test_without_a_reader_of_calls_tools_are_refused(autojump_clock: trio.
 def test_the_list_of_models_says_which() -> None:
     """Beside what else clients read there."""
     model = ServedModel(("tiny",), created=1_700_000_000, context_tokens=40960, tool_calls="generic")
-    served = model.find("tiny")
+    served = model.find("tiny", make_scheduler(Playback("")))
     assert served is not None
     assert model.listing(served)["tool_calls"] == "generic"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
 
 import pytest
 
 from scheduler.config import FairnessConfig
-from scheduler.fleet.tenant_charges import TenantCharges
-from scheduler.intake.fair_queue import Charge, FairQueue
+from scheduler.fleet.tenant_charges import share_charges
+from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
 
 OUTPUT_TOKENS = 50
@@ -19,28 +21,25 @@ class Simulated:
 
     def __init__(self, token_seconds: float) -> None:
         self.queue = FairQueue(FairnessConfig(half_life_seconds=1e6, patience_seconds=1e9))
-        self.service_token_seconds: float | None = token_seconds
+        self.token_seconds = token_seconds
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Engine time by tenant."""
         self._free_at = 0.0
-
-    def on_charge(self, charged: Charge) -> None:
-        self.queue.on_charge = charged
-
-    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
-        self.queue.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def serve(self, now: float) -> str | None:
         """The tenant of the request that is served now, if one is."""
         if now < self._free_at or not len(self.queue):
             return None
-        assert self.service_token_seconds is not None
         ticket = self.queue.pop(now)
         self.queue.charge_actual(ticket, 0, OUTPUT_TOKENS, now)
-        seconds = 2 * OUTPUT_TOKENS * self.service_token_seconds
+        seconds = 2 * OUTPUT_TOKENS * self.token_seconds
         self.seconds[ticket.tenant] += seconds
         self._free_at = now + seconds
         return ticket.tenant
+
+
+def share(models: Iterable[Simulated]) -> None:
+    share_charges({one.queue: partial(float, one.token_seconds) for one in models})
 
 
 def run(models: dict[str, Simulated], backlogged: dict[str, str], seconds: float) -> None:
@@ -65,7 +64,7 @@ def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: f
     """A competes with B for one model and has another one for itself: what it gets there is its own, and B
     gets as much of the shared one before A gets any of it."""
     models = {"shared": Simulated(0.01), "other": Simulated(token_seconds)}
-    TenantCharges(list(models.values()))
+    share(models.values())
     run(models, {"shared": "AB", "other": "A"}, 2000.0)
     of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
     of_b = models["shared"].seconds["B"]
@@ -74,7 +73,7 @@ def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: f
 
 def test_two_tenants_that_use_both_share_both() -> None:
     models = {"one": Simulated(0.01), "two": Simulated(0.02)}
-    TenantCharges(list(models.values()))
+    share(models.values())
     run(models, {"one": "AB", "two": "AB"}, 2000.0)
     of_a, of_b = (sum(one.seconds[tenant] for one in models.values()) for tenant in "AB")
     assert of_a == pytest.approx(of_b, rel=0.05)
@@ -90,7 +89,7 @@ def test_without_spreading_it_would_have_doubled_its_share() -> None:
 
 def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
     models = [Simulated(0.01), Simulated(0.01)]
-    TenantCharges(models)
+    share(models)
     for queue, number in ((models[0].queue, 1), (models[1].queue, 2)):
         queue.push(Ticket(number, "A", "", 0, 0, 0, 1000, 0.0))
     ticket = models[0].queue.pop(0.0)
@@ -104,7 +103,7 @@ def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
 def test_an_idle_tenant_is_charged_above_virtual_time() -> None:
     """Otherwise its next arrival would lift it over the charge."""
     models = [Simulated(0.01), Simulated(0.01)]
-    TenantCharges(models)
+    share(models)
     here, there = models[0].queue, models[1].queue
     for number in range(1, 20):
         there.push(Ticket(number, "B", "", 0, 0, 0, 50, 0.0))
