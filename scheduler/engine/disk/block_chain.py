@@ -79,10 +79,12 @@ class Chain:
     Takes a copy of the tokens (0.02 ms for 100k in an `array("I")`). One thread at a time uses it.
     """
 
-    __slots__ = ("_blocks", "_root", "_tokens", "tokens")
+    __slots__ = ("_blocks", "_root", "_tokens", "lone", "tokens")
 
-    def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int]) -> None:
-        """`fingerprint` is the model's (`model_fingerprint.py`). Token ids fit in 32 bits."""
+    def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int], lone: bool = False) -> None:
+        """`fingerprint` is the model's (`model_fingerprint.py`). Token ids fit in 32 bits. `lone`: the model
+        has no layer that can be cut, so that there are no blocks, and a snapshot needs none."""
+        self.lone = lone
         self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine that MLX runs on.
         self.tokens: int = len(tokens)
         self._root = _digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))
@@ -111,13 +113,12 @@ class Chain:
             known = number < len(self._blocks)
             yield self._blocks[number] if known else self.block((number + 1) * BLOCK_TOKENS)
 
-    def snapshot(self, position: int, alone: bool) -> Place:
-        """Return the place of the state right after the first `position` tokens, 0 < position. `alone`: it
-        needs no blocks."""
+    def snapshot(self, position: int) -> Place:
+        """Return the place of the state right after the first `position` tokens, 0 < position."""
         assert 0 < position <= self.tokens, "the chain has no such position"
         before = self.key(position // BLOCK_TOKENS)
         rest = self._run(position - position % BLOCK_TOKENS, position)
-        return Place(_digest("snapshot", before, rest), before, "l" if alone else "s", position)
+        return Place(_digest("snapshot", before, rest), before, "l" if self.lone else "s", position)
 
     def path(self, place: Place) -> tuple[Place, ...]:
         """Return the blocks that a place of this chain needs, from the root on, and the place."""

@@ -102,18 +102,11 @@ class DiskFolder:
             self._unusable.discard(shard)
             for file in files:
                 try:
-                    match _judged(file, now, known):
-                        case "other format":
-                            os.unlink(file.path)
-                            other_formats += 1
-                        case "partial":
-                            os.unlink(file.path)
-                        case "being copied":
-                            self._listed.pop(shard, None)
-                        case "stranger" | "known":
-                            pass
+                    match self._judged(file, shard, now, known):
                         case FoundFile() as one:
                             found.append(one)
+                        case "other format":
+                            other_formats += 1
                 except OSError as error:
                     errors.append(error)
         return Scan(tuple(found), other_formats, tuple(errors))
@@ -195,26 +188,26 @@ class DiskFolder:
             self._listed[shard] = modified
         return files
 
-
-def _judged(
-    file: os.DirEntry[str], now: float, known: Callable[[Place], bool] | None
-) -> FoundFile | Literal["stranger", "other format", "partial", "being copied", "known"]:
-    """Return what a file in a subfolder is. Raise OSError."""
-    partial = file.name.startswith(".") and file.name.endswith(_PARTIAL)
-    place = parse(file.name[1 : -len(_PARTIAL)] if partial else file.name)
-    if place == "stranger":
-        return "stranger"
-    if partial:
-        return "partial"
-    if place == "other format":
-        return "other format"
-    if known is not None and known(place):
-        return "known"
-    status = file.stat(follow_symlinks=False)
-    if known is not None and 0 <= now - status.st_mtime < _UNTOUCHED_SECONDS:
-        return "being copied"
-    # A file from the future (a clock was set back) would otherwise never be the least recently used.
-    return FoundFile(place, status.st_size, min(status.st_mtime, now))
+    def _judged(
+        self, file: os.DirEntry[str], shard: int, now: float, known: Callable[[Place], bool] | None
+    ) -> FoundFile | Literal["other format"] | None:
+        """Return a file that a scan finds, None for one that it passes over. Delete a partial one, and one of
+        another version. Raise OSError."""
+        partial = file.name.startswith(".") and file.name.endswith(_PARTIAL)
+        place = parse(file.name[1 : -len(_PARTIAL)] if partial else file.name)
+        if place == "stranger":
+            return None
+        if partial or place == "other format":
+            os.unlink(file.path)
+            return None if partial else "other format"
+        if known is not None and known(place):
+            return None
+        status = file.stat(follow_symlinks=False)
+        if known is not None and 0 <= now - status.st_mtime < _UNTOUCHED_SECONDS:
+            self._listed.pop(shard, None)  # It may still be being copied.
+            return None
+        # A file from the future (a clock was set back) would otherwise never be the least recently used.
+        return FoundFile(place, status.st_size, min(status.st_mtime, now))
 
 
 def _tighten(folder: Path) -> None:

@@ -109,13 +109,13 @@ class DiskIndex:
         found = takewhile(lambda block: self.get(block) is not None, chain.blocks(limit))
         return BLOCK_TOKENS * sum(1 for _ in found)
 
-    def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
+    def deepest_snapshot(self, chain: Chain, limit: int) -> int:
         """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         limit = min(limit, chain.tokens)
-        reach = limit if alone else self.match(chain, limit)
+        reach = limit if chain.lone else self.match(chain, limit)
         for blocks in range(reach // BLOCK_TOKENS, -1, -1):
             snapshots = self._snapshots.get(chain.key(blocks), ())
             for position in sorted({place.position for place in snapshots}, reverse=True):
-                if position <= limit and self.get(chain.snapshot(position, alone)) is not None:
+                if position <= limit and self.get(chain.snapshot(position)) is not None:
                     return position
         return 0

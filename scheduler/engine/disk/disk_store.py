@@ -80,10 +80,10 @@ class DiskStore:
         with self._lock:
             return self._index.match(chain, limit)
 
-    def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
+    def deepest_snapshot(self, chain: Chain, limit: int) -> int:
         """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         with self._lock:
-            return self._index.deepest_snapshot(chain, limit, alone)
+            return self._index.deepest_snapshot(chain, limit)
 
     def touch(self, path: Sequence[Place]) -> None:
         """Mark a path as used now. `tidy` writes that to the file system, at most once a minute for its

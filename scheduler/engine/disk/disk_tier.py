@@ -61,7 +61,7 @@ class DiskTier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Lock and scan the folder (0.3 s for 10,000 files) and evict down to the budget. `lone_snapshots`:
-        the model has no layer that can be cut, so that there are no blocks and a snapshot needs none.
+        as `lone` of `Chain`.
 
         Raise DiskTierUnavailable, with the reason in words, also if another service uses the folder.
         """
@@ -88,7 +88,7 @@ class DiskTier:
     def chain(self, tokens: Sequence[int], salt: str) -> Chain:
         """Return the keys of these tokens, which all other calls take. Computed once: keep the chain with the
         tokens."""
-        return Chain(self._fingerprint, salt, tokens)
+        return Chain(self._fingerprint, salt, tokens, self._lone_snapshots)
 
     def match(self, chain: Chain, limit: int) -> int:
         """Return how many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
@@ -98,14 +98,14 @@ class DiskTier:
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
         """Return the deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0:
         none."""
-        return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
+        return self._store.deepest_snapshot(chain, limit)
 
     def looks_again(self) -> bool:
         """Return whether the folder is being searched for files that were copied into it, which begins if it
         was not for some seconds. To be called on a miss: while it is true, more may be found."""
         now = self._clock()
         with self._changed:
-            if not self._looking and now - self._looked_at >= _LOOK_SECONDS and not self._closing:
+            if not self._looking and now - self._looked_at >= _LOOK_SECONDS:
                 self._looking, self._looked_at = True, now
                 self._changed.notify_all()
             return self._looking and now - self._looked_at < _LOOK_PATIENCE_SECONDS
@@ -124,7 +124,7 @@ class DiskTier:
     def has_snapshot(self, chain: Chain, position: int) -> bool:
         """Return whether the snapshot is on disk or pending. Check it before copying one to the host."""
         with self._changed:
-            return self._knows(chain.snapshot(position, self._lone_snapshots))
+            return self._knows(chain.snapshot(position))
 
     def put_block_nowait(self, chain: Chain, end: int, content: Content) -> bool:
         """Write the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. Return False if it
@@ -135,7 +135,7 @@ class DiskTier:
         """Write the state right after `position` tokens, after the blocks up to there. It must also contain
         what layers that can be cut hold between the last block's end and `position`, or it cannot be
         restored. Return False if it was dropped, which is counted. The bytes must not change afterwards."""
-        return self._put(chain.path(chain.snapshot(position, self._lone_snapshots)), content)
+        return self._put(chain.path(chain.snapshot(position)), content)
 
     def start_read(self, chain: Chain, start: int, end: int, *, snapshot: int = 0) -> Future[ReadOutcome]:
         """Read the whole blocks in tokens [start, end) and, if not 0, the snapshot at that position.
@@ -146,15 +146,12 @@ class DiskTier:
         assert start % BLOCK_TOKENS == 0, "a read begins where a block does"
         ends = range(start + BLOCK_TOKENS, min(end, chain.tokens) + 1, BLOCK_TOKENS)
         blocks = tuple(chain.block(block_end) for block_end in ends)
-        state = chain.snapshot(snapshot, self._lone_snapshots) if snapshot else None
+        state = chain.snapshot(snapshot) if snapshot else None
         reading = _Reading(blocks, state)
         with self._changed:
             for place in (*([state] if state else []), *blocks[-1:]):
                 self._touch(chain.path(place))
-        if self._closing:
-            reading.outcome.set_result(ReadOutcome())  # The reader is ending or has ended.
-        else:
-            self._readings.put(reading)
+        self._readings.put(reading)
         return reading.outcome
 
     def statistics(self) -> DiskCounters:
@@ -170,22 +167,15 @@ class DiskTier:
             return self._changed.wait_for(self._is_flushed, deadline_seconds)
 
     def close(self, deadline_seconds: float) -> bool:
-        """Write what was put as far as the deadline allows, and cancel reads. Return whether all was written.
-        The folder is unlocked when the writer ends: if the disk hangs, when the process does."""
-        deadline = time.monotonic() + deadline_seconds
-        with self._changed:
-            self._closing = True  # From here on nothing is accepted.
+        """Write and read what was asked for, end both threads, and unlock the folder, for another tier of
+        this process: an engine's ends with it. Return False on timeout. Nothing may be called afterwards."""
         self._readings.put(None)
-        flushed = self.flush(deadline_seconds)
         with self._changed:
-            self._dropped_writes += len(self._queue)
-            self._pending_bytes -= sum(content.nbytes for _, content in self._queue)
-            self._pending -= {path[-1] for path, _ in self._queue}
-            self._queue.clear()
+            self._closing = True
             self._changed.notify_all()
         for thread in (self._writer, self._reader):
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return flushed
+            thread.join(deadline_seconds)
+        return not (self._writer.is_alive() or self._reader.is_alive())
 
     def _put(self, path: Sequence[Place], content: Content) -> bool:
         nbytes = content.nbytes
@@ -193,7 +183,7 @@ class DiskTier:
             if self._knows(path[-1]):
                 self._touch(path)
                 return True
-            if self._closing or self._pending_bytes + nbytes > self._queue_bytes or self._store.paused:
+            if self._pending_bytes + nbytes > self._queue_bytes or self._store.paused:
                 self._dropped_writes += 1
                 return False
             self._queue.append((path, content))
@@ -281,7 +271,7 @@ class DiskTier:
         """Read the snapshot first: without it the blocks are useless if both were requested."""
         contents: list[Content] = []
         for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
-            if self._closing or reading.outcome.cancelled():
+            if reading.outcome.cancelled():
                 break
             if (content := self._store.load(place)) is None:
                 break

@@ -67,7 +67,3 @@ class EvictionQueue(Generic[NodeT]):
     def nodes(self) -> set[NodeT]:
         """Return all nodes that are queued."""
         return {node for *_, ticket, node in self._order if self._is_valid(ticket, node)}
-
-    def clear(self) -> None:
-        self._order.clear()
-        self._due.clear()

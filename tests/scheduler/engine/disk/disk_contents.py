@@ -51,8 +51,8 @@ def put_all(tier: DiskTier, chain: Chain, rows: int = 1) -> bool:
     return all(taken)
 
 
-def put_snapshot(tier: DiskTier, chain: Chain, position: int, alone: bool = False) -> bool:
-    return tier.put_snapshot_nowait(chain, position, content_of(chain.snapshot(position, alone)))
+def put_snapshot(tier: DiskTier, chain: Chain, position: int) -> bool:
+    return tier.put_snapshot_nowait(chain, position, content_of(chain.snapshot(position)))
 
 
 def read_all(tier: DiskTier, chain: Chain) -> ReadOutcome:

@@ -31,13 +31,13 @@ def test_two_snapshots_share_a_key_exactly_when_all_tokens_before_are_the_same(
 ) -> None:
     tokens = [spelt(left, 300), spelt(right, 300)]
     ends = [min(end, len(run)) for run, end in zip(tokens, (first, second), strict=True)]
-    places = [Chain(MODEL, "", run).snapshot(end, alone=False) for run, end in zip(tokens, ends, strict=True)]
+    places = [Chain(MODEL, "", run).snapshot(end) for run, end in zip(tokens, ends, strict=True)]
     assert (places[0].key == places[1].key) == (tokens[0][: ends[0]] == tokens[1][: ends[1]])
 
 
 def test_a_block_and_a_snapshot_of_the_same_tokens_have_different_keys() -> None:
     chain = Chain(MODEL, "", spelt("a"))
-    assert chain.block(BLOCK_TOKENS).key != chain.snapshot(BLOCK_TOKENS, alone=False).key
+    assert chain.block(BLOCK_TOKENS).key != chain.snapshot(BLOCK_TOKENS).key
 
 
 def test_what_of_two_parts_the_boundary_is_makes_a_difference() -> None:
@@ -56,9 +56,9 @@ def test_the_caller_may_go_on_with_its_tokens() -> None:
 
 
 @given(letters, st.integers(1, 1500), st.booleans())
-def test_a_files_name_says_its_place(text: str, position: int, alone: bool) -> None:
-    chain = Chain(MODEL, "salt", spelt(text, 1792))
-    places = [chain.snapshot(position, alone), chain.block(BLOCK_TOKENS * (1 + position // BLOCK_TOKENS))]
+def test_a_files_name_says_its_place(text: str, position: int, lone: bool) -> None:
+    chain = Chain(MODEL, "salt", spelt(text, 1792), lone)
+    places = [chain.snapshot(position), chain.block(BLOCK_TOKENS * (1 + position // BLOCK_TOKENS))]
     assert [parse(place.file_name) for place in places] == places
 
 

@@ -85,7 +85,7 @@ def test_where_the_snapshot_is_damaged_no_block_is_read(tier: DiskTier, tmp_path
     put_all(tier, chain)
     put_snapshot(tier, chain, 265)
     assert tier.flush(SOON)
-    os.truncate(files_in(tmp_path)[chain.snapshot(265, alone=False).file_name], 20)
+    os.truncate(files_in(tmp_path)[chain.snapshot(265).file_name], 20)
     assert tier.start_read(chain, 0, 256, snapshot=265).result(SOON) == ReadOutcome()
     assert tier.statistics().reads == 0
     assert tier.match(chain, 256) == 256

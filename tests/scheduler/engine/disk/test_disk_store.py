@@ -83,7 +83,7 @@ def test_a_block_without_the_one_before_is_not_written(desk: Desk) -> None:
 def test_a_restart_finds_everything(desk: Desk) -> None:
     desk.save("abc")
     chain = chain_of("ab", 9)
-    snapshot = chain.snapshot(521, alone=False)
+    snapshot = chain.snapshot(521)
     desk.store.save(chain.path(snapshot), content_of(snapshot))
     before = desk.store.statistics()
     desk.open()

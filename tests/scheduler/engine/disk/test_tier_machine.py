@@ -93,7 +93,7 @@ class TierMachine(RuleBasedStateMachine):
 
     def state_of(self, words: Words) -> dict[Name, Place]:
         chain = self.chain(words)
-        return {("s", words[0], tuple(spelt(words[1], words[2]))): chain.snapshot(chain.tokens, self.lone)}
+        return {("s", words[0], tuple(spelt(words[1], words[2]))): chain.snapshot(chain.tokens)}
 
     def leading(self, words: Words) -> list[int]:
         """The ends of the blocks that are there without a gap."""
@@ -131,7 +131,7 @@ class TierMachine(RuleBasedStateMachine):
     def put_state(self, words: Words) -> None:
         state, chain = self.state_of(words), self.chain(words)
         (name,) = state
-        put_snapshot(self.tier, chain, chain.tokens, self.lone)
+        put_snapshot(self.tier, chain, chain.tokens)
         stands = self.lone or not words[1] or len(words[1]) * BLOCK_TOKENS in self.leading(words)
         self.observe(self.held | (state if stands else {}))
         assert self.tier.has_snapshot(chain, chain.tokens) == (name in self.held)
@@ -157,7 +157,7 @@ class TierMachine(RuleBasedStateMachine):
         start *= BLOCK_TOKENS
         outcome = self.tier.start_read(chain, start, there, snapshot=state).result(SOON)
         blocks = [chain.block(end) for end in range(start + BLOCK_TOKENS, there + 1, BLOCK_TOKENS)]
-        snapshots = [chain.snapshot(state, self.lone)] if state else []
+        snapshots = [chain.snapshot(state)] if state else []
         order = [*snapshots, *blocks]
         bad = next((place for place in order if place.file_name in self.wrong), None)
         read = order if bad is None else order[: order.index(bad)]

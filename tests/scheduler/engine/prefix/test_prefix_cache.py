@@ -250,7 +250,7 @@ def test_integrity_says_what_is_wrong() -> None:
     cache._tree.tokens = 3
     assert cache.check_integrity() == ["tokens is 3, the tree holds 10"]
     cache = stored()
-    cache._queue.clear()
+    cache._queue._order.clear()
     assert cache.check_integrity() == ["node [0, 10) would never be evicted"]
     cache = stored()
     cache._turns.ends.clear()
