@@ -9,8 +9,6 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
-from loadtests.step.graph import operations
-from loadtests.step.steps import counted_calls
 from scheduler.engine.device import Traits
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
@@ -19,6 +17,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import Rows, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
+from tests.scheduler.engine.mlx.step_counts import counted_calls, operations
 
 
 def _operations(model: Any, cache: list[Any], rows: int) -> int:
@@ -51,6 +50,22 @@ def test_a_decode_step_has_no_more_operations_than_a_bare_batch(
         bare.close()
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_step_is_one_evaluation(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A second one would make the device wait for the host twice."""
+    loop, evaluated = _steady(tiny, rows), list[str]()
+    for name in ("eval", "async_eval"):
+        whole = getattr(mx, name)
+
+        def counted(*arrays: Any, whole: Any = whole, name: str = name) -> None:
+            evaluated.append(name)
+            whole(*arrays)
+
+        monkeypatch.setattr(mx, name, counted)
+    loop.iterate(())
+    assert evaluated == ["async_eval"]
+
+
 def _steady(tiny: Tiny, rows: int) -> EngineLoop:
     loop = EngineLoop(tiny.backend(), 64, PrefillPace(1024), lambda: 1.0, speculation=Speculation())
     commands: list[Submit] = [request(number, prompt_of(20, number), 500) for number in range(rows)]
@@ -62,7 +77,7 @@ def _steady(tiny: Tiny, rows: int) -> EngineLoop:
 
 def _turn_calls(tiny: Tiny, rows: int) -> int:
     loop, model = _steady(tiny, rows), type(tiny.model).__call__.__code__
-    with counted_calls(lambda code: code is model) as calls:
+    with counted_calls(model) as calls:
         loop.iterate(())
     assert calls.model > 100, "the model runs in this turn"
     return calls.others
@@ -79,14 +94,14 @@ def test_a_layer_costs_few_calls_more_than_mlx_lms_own(tiny: Tiny) -> None:
     """Python functions in the model's call, for one short row: our caches, attention and gate in each
     layer."""
     loop, model = _steady(tiny, 1), type(tiny.model).__call__.__code__
-    with counted_calls(lambda code: code is model) as ours:
+    with counted_calls(model) as ours:
         loop.iterate(())
     with forced(METAL):  # There attention and gate are mlx-lm's.
         bare = BatchGenerator(tiny.model, completion_batch_size=1)
         bare.insert([list(prompt_of(20, 0))], max_tokens=[50])
         while not bare.next()[1]:
             pass
-        with counted_calls(lambda code: code is model) as theirs:
+        with counted_calls(model) as theirs:
             assert bare.next()[1]
         bare.close()
     assert theirs.model > 50
