@@ -15,12 +15,8 @@ Section = tuple[str, list[tuple[str, str]]]
 
 
 _HOLDS = {
-    "Affinity": "several engines find as much of agents' prompts cached as they should",
     "Chaos": "every answer was delivered once, and equals the undisturbed one",
     "Fuzz": "no engine died, no answer failed, and the event loop never stalled",
-    "Links": "every answer was whole, by every link",
-    "Retention": "the server's rule prefills as little again as it should, on every trace",
-    "Scale": "several engines give as many times the tokens of one, and cost the server no more a token",
     "Soak": "every answer was delivered and was always the same, and nothing grew",
 }
 """The sentence for a run without complaints, by title."""
