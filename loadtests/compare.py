@@ -79,7 +79,7 @@ async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
     counts: list[int] = []
     for words in _PROBE_WORDS:
         message = {"role": "user", "content": text.text(words, "calibration")}
-        wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={}, reusable_share=0.0)
+        wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={})
         body = {**build_body(wish, target), "stream": False}
         body.pop("stream_options", None)
         headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}

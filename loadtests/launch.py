@@ -307,7 +307,6 @@ async def _first_answer(http: httpx.AsyncClient, target: Target) -> client.Obser
         max_tokens=4,
         exact=False,
         sampling={"temperature": 0.0},
-        reusable_share=0.0,
     )
     url, body = f"{target.url.rstrip('/')}/v1/chat/completions", build_body(wish, target)
     return await client.ask(http, url, _headers(target), body, wish)
