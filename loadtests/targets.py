@@ -46,6 +46,14 @@ class Target:
     eos_token_ids: tuple[int, ...] = ()
     """Tokens to bias away if an exact length is wanted and the target does not support ignore_eos."""
 
+    @property
+    def chat_url(self) -> str:
+        return f"{self.url.rstrip('/')}/v1/chat/completions"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
