@@ -106,7 +106,7 @@ def text(title: str, complaints: list[str], sections: Sequence[Section]) -> str:
 
 def write_html(path: Path, title: str, complaints: list[str], sections: Sequence[Section]) -> None:
     """Write the HTML file. Raise PlotsMissing if the extra `bench` is not installed."""
-    failed, said = bool(complaints), verdict(title, complaints)
-    written = page("chaos.html.j2", title=title, verdict=said, failed=failed, sections=sections)
+    failed, words = bool(complaints), verdict(title, complaints)
+    written = page("chaos.html.j2", title=title, verdict=words, failed=failed, sections=sections)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(written, "utf-8")
