@@ -11,15 +11,11 @@ import click
 
 from api.cli.command_line import CONTEXT, CommandEntry, LazyGroup
 
-_DEV_LINE = "Test Penstock itself: deaths, edges, growth, and what serving costs."
+_DEV_LINE = "Test Penstock itself: deaths, edges, growth, and where a step goes."
 _DEVELOPERS = {
     "cache-soak": CommandEntry(
         "loadtests.cache_soak.run:cache_soak",
         "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
-    ),
-    "ceiling": CommandEntry(
-        "loadtests.ceiling:ceiling",
-        "Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving.",
     ),
     "chaos": CommandEntry(
         "loadtests.chaos.commands:chaos",
@@ -31,15 +27,11 @@ _DEVELOPERS = {
     ),
     "long-sessions": CommandEntry(
         "loadtests.long_sessions:long_sessions",
-        "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
+        "Measure what long prompts cost: exit 1 if the server's event loop is held up.",
     ),
     "long-soak": CommandEntry(
         "loadtests.chaos.commands:long_soak",
         "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
-    ),
-    "speculation": CommandEntry(
-        "loadtests.speculation.commands:speculation",
-        "Compare tokens/s with and without speculation, by rows and by what they write.",
     ),
     "step": CommandEntry(
         "loadtests.step.commands:step",
@@ -78,9 +70,7 @@ class _Bench(LazyGroup):
 
 
 _COMMANDS = {
-    "dev": CommandEntry(
-        "loadtests.bench:dev", "Test Penstock itself: deaths, edges, growth, and what serving costs."
-    ),
+    "dev": CommandEntry("loadtests.bench:dev", _DEV_LINE),
     "compare": CommandEntry(
         "loadtests.command_line:compare", "Run scenarios against one or several targets, in turn: A B A B."
     ),

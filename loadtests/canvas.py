@@ -68,11 +68,9 @@ class Plot:
 @contextmanager
 def canvas(key: str, panels: int, panel_inches: float) -> Iterator[Canvas]:
     """Yield a canvas of stacked panels with common axes. `key` makes its SVG ids unique on the page."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlotsMissing("matplotlib") from error
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     with rc_context({**_STYLE, "svg.hashsalt": key}):
         height = 0.9 + panel_inches * panels
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained", dpi=150)

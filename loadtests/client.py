@@ -40,15 +40,6 @@ class _HangUp(Exception):
     """Raised when the scenario wants this client to disconnect."""
 
 
-async def ask(
-    client: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], wish: Ask
-) -> Observed:
-    """Call `follow` with a new record."""
-    observed = Observed(sent_at=trio.current_time())
-    await follow(client, url, headers, body, wish, observed)
-    return observed
-
-
 async def follow(
     client: httpx.AsyncClient,
     url: str,

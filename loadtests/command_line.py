@@ -191,6 +191,7 @@ def draw_report(files: tuple[Path, ...], html: Path, formulas: bool) -> None:
     """Draw the runs of several files together."""
     runs = [run for path in files for run in record.load(path)]
     report.print_report(runs, formulas=formulas)
+    html_report.check()
     html.parent.mkdir(parents=True, exist_ok=True)
     html_report.write(html, runs, _machine())
     click.echo(f"report: {html}")

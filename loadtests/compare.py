@@ -79,15 +79,12 @@ async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
     counts: list[int] = []
     for words in _PROBE_WORDS:
         message = {"role": "user", "content": text.text(words, "calibration")}
-        wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={}, reusable_share=0.0)
+        wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={})
         body = {**build_body(wish, target), "stream": False}
         body.pop("stream_options", None)
-        headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
         async with make_client() as client:
             try:
-                response = await client.post(
-                    f"{target.url.rstrip('/')}/v1/chat/completions", json=body, headers=headers
-                )
+                response = await client.post(target.chat_url, json=body, headers=target.headers)
                 counts.append(int(response.json()["usage"]["prompt_tokens"]))
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 # A target that is down or broken is a result of the run, not a reason to skip it.

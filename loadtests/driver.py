@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from loadtests.agents import Agents, MakeClient
+from loadtests.percentiles import percentile
 from loadtests.record import GeneratorHealth, Outcome, RequestRecord, RunRecord, void
 from loadtests.scenario import Closed, OfCapacity, Population, Scenario
 from loadtests.scrape import Scraper
@@ -218,10 +219,10 @@ class HealthMeter:
         elapsed = trio.current_time() - self._started
         cpu_share = (time.process_time() - self._cpu_started) / elapsed if elapsed > 0 else 0.0
         lags = sorted(self._lags) or [0.0]
-        p99 = lags[int(0.99 * (len(lags) - 1))]
+        p99 = percentile(lags, 0.99)
         return GeneratorHealth(
             cpu_share=cpu_share,
-            lag_p50_seconds=lags[len(lags) // 2],
+            lag_p50_seconds=percentile(lags, 0.5),
             lag_p99_seconds=p99,
             void=void(cpu_share, p99),
         )

@@ -34,7 +34,7 @@ class _Section:
 
 
 def check() -> None:
-    """Raise PlotsMissing if what draws the page is not installed: before a run, not after it."""
+    """Raise PlotsMissing if what draws the page is not installed; called before a run, not after it."""
     for name in ("jinja2", "matplotlib"):
         if find_spec(name) is None:
             raise PlotsMissing(name)
@@ -46,8 +46,16 @@ def write(path: Path, runs: Sequence[RunRecord], machine: str | None = None) -> 
 
 
 def render(runs: Sequence[RunRecord], machine: str | None = None) -> str:
-    """Render the page; equal runs give equal text. Raise PlotsMissing if the extra `bench` is not
-    installed."""
+    """Render the page; equal runs give equal text. What draws it must be installed: see `check`."""
+    sections = [
+        _section(f"p{number}", name, of_scenario, machine)
+        for number, (name, of_scenario) in enumerate(by_scenario(runs).items())
+    ]
+    return page("report.html.j2", sections=sections)
+
+
+def page(template: str, **values: object) -> str:
+    """Render a file of `templates/`. Raise PlotsMissing if the extra `bench` is not installed."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
@@ -55,12 +63,8 @@ def render(runs: Sequence[RunRecord], machine: str | None = None) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = (files("loadtests") / "templates" / "report.html.j2").read_text("utf-8")
-    sections = [
-        _section(f"p{number}", name, of_scenario, machine)
-        for number, (name, of_scenario) in enumerate(by_scenario(runs).items())
-    ]
-    return environment.from_string(template).render(sections=sections) + "\n"
+    text = (files("loadtests") / "templates" / template).read_text("utf-8")
+    return environment.from_string(text).render(**values) + "\n"
 
 
 def _section(key: str, name: str, runs: Sequence[RunRecord], machine: str | None) -> _Section:

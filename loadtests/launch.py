@@ -276,7 +276,7 @@ async def find_model(target: Target) -> Target:
         return target
     try:
         async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
-            answer = await http.get(f"{target.url}/v1/models", headers=_headers(target))
+            answer = await http.get(f"{target.url}/v1/models", headers=target.headers)
             if answer.status_code in (401, 403):
                 raise LaunchError(f"{target.name}: {target.url} wants a key; give key_env=VARIABLE behind it")
             return replace(target, model=str(answer.json()["data"][0]["id"]))
@@ -307,14 +307,10 @@ async def _first_answer(http: httpx.AsyncClient, target: Target) -> client.Obser
         max_tokens=4,
         exact=False,
         sampling={"temperature": 0.0},
-        reusable_share=0.0,
     )
-    url, body = f"{target.url.rstrip('/')}/v1/chat/completions", build_body(wish, target)
-    return await client.ask(http, url, _headers(target), body, wish)
-
-
-def _headers(target: Target) -> dict[str, str]:
-    return {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
+    observed = client.Observed(sent_at=trio.current_time())
+    await client.follow(http, target.chat_url, target.headers, build_body(wish, target), wish, observed)
+    return observed
 
 
 def _failure(observed: client.Observed) -> str:

@@ -11,7 +11,6 @@ from loadtests.latencies import FAMILIES
 from loadtests.percentiles import spread
 from loadtests.record import Outcome, RequestRecord, RunRecord
 from loadtests.server_side import Beside, server_side
-from loadtests.stalls import Stall, stall_figures, stalls
 from loadtests.totals import SINGLES
 from loadtests.window import Window, window
 
@@ -41,7 +40,6 @@ class Measures:
     """Outcomes of the counted requests."""
     failures: tuple[Failures, ...]
     """Most frequent first."""
-    stalls: tuple[Stall, ...]
     server: tuple[Beside, ...]
 
     def value(self, name: str) -> float | None:
@@ -51,11 +49,10 @@ class Measures:
 def measure(run: RunRecord) -> Measures:
     view = window(run)
     populations = sorted({request.population for request in run.requests})
-    found = stalls(run)
     return Measures(
         run=run,
         counted=_counted(run, view),
-        figures=(*_figures(view), *stall_figures(found), *_generator(run)),
+        figures=(*_figures(view), *_generator(run)),
         by_population={
             population: tuple(_figures(window(run, frozenset({population})))) for population in populations
         },
@@ -65,7 +62,6 @@ def measure(run: RunRecord) -> Measures:
             if (count := sum(request.outcome is outcome for request in view.sent))
         },
         failures=tuple(_failures(run.requests)),
-        stalls=tuple(found),
         server=tuple(server_side(run)),
     )
 
@@ -122,35 +118,15 @@ def _figures(view: Window) -> list[Figure]:
 
 def _generator(run: RunRecord) -> list[Figure]:
     health = run.generator
+    used = "the load generator's processor seconds / the run's seconds"
     late = "lateness of the generator's own timer and of its scheduled requests"
     return [
-        Figure(
-            "generator_cpu",
-            "Generator CPU",
-            health.cpu_share,
-            "cores",
-            "the load generator's processor seconds / the run's seconds",
-            "none",
-            "Generator CPU",
-        ),
-        Figure(
-            "generator_lag_p50",
-            "Generator lag p50",
-            health.lag_p50_seconds,
-            "s",
-            late,
-            "none",
-            "Generator lag",
-        ),
-        Figure(
-            "generator_lag_p99",
-            "Generator lag p99",
-            health.lag_p99_seconds,
-            "s",
-            late,
-            "none",
-            "Generator lag",
-        ),
+        Figure(f"generator_{name}", f"Generator {label}", value, unit, formula, "none", f"Generator {family}")
+        for name, label, value, unit, formula, family in (
+            ("cpu", "CPU", health.cpu_share, "cores", used, "CPU"),
+            ("lag_p50", "lag p50", health.lag_p50_seconds, "s", late, "lag"),
+            ("lag_p99", "lag p99", health.lag_p99_seconds, "s", late, "lag"),
+        )
     ]
 
 

@@ -12,7 +12,6 @@ from loadtests.measure import Measures
 from loadtests.pairs import Column
 from loadtests.percentiles import median, percentile
 from loadtests.record import Outcome, RequestRecord, RunRecord
-from loadtests.stalls import waits
 from loadtests.window import Window, gaps, tokens_within, ttft, window
 
 if TYPE_CHECKING:
@@ -171,16 +170,8 @@ def _itl_timeline(columns: Sequence[Column], key: str) -> Plot | None:
     if not every:
         return None
     decoding = sorted({r.population for _, run in runs for r in run.requests if len(r.stamps) > 1})
-    arriving = sorted({stall.arriving for column in columns for stall in column.shown[0].stalls})
     with canvas(key, len(runs), 2.1) as drawing:
         for axes, (label, run) in zip(drawing.axes, runs, strict=True):
-            for number, population in enumerate(arriving):
-                spans = waits(r for r in run.requests if r.population == population)
-                for place, (start, end) in enumerate(spans):
-                    named = f"{population} waits for its first token" if place == 0 else None
-                    axes.axvspan(
-                        start, end, color=COLOURS[4 + number % 2], alpha=0.25, linewidth=0, label=named
-                    )
             for population, colour in zip(decoding, COLOURS * len(decoding), strict=False):
                 points = [
                     (after, max(after - before, SHORTEST))
@@ -194,10 +185,9 @@ def _itl_timeline(columns: Sequence[Column], key: str) -> Plot | None:
         seconds_axis(drawing.axes[0], "y", every)
         drawing.axes[-1].set_xlabel("arrived, seconds from the run's start (s)")
         drawing.legend()
-        shaded = " Shaded: another population waits for its first token." if arriving else ""
         return Plot(
             "Gaps between tokens over time",
-            f"A point a gap between two deltas of one stream; a high point is a stall.{shaded}",
+            "A point a gap between two deltas of one stream; a high point is a stall.",
             drawing.svg(),
         )
 

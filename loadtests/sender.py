@@ -24,7 +24,6 @@ class Sender:
         self._salt = salt
         self._started = started
         self._on_hang_up = on_hang_up
-        self._url = f"{target.url.rstrip('/')}/v1/chat/completions"
         self._indices = count()
         self._in_flight: dict[int, Observed] = {}
         self._recorded_deltas = 0
@@ -59,7 +58,7 @@ class Sender:
         observed = self._in_flight[index] = Observed(sent_at=trio.current_time())
         body: dict[str, Any] = build_body(wish, self._target)
         try:
-            await follow(client, self._url, self._headers(session, wish), body, wish, observed)
+            await follow(client, self._target.chat_url, self._headers(session, wish), body, wish, observed)
         finally:
             del self._in_flight[index]
             self._keep(self._record(index, session, turn, wish, due, observed))
@@ -67,9 +66,7 @@ class Sender:
 
     def _headers(self, session: Session, wish: Ask) -> dict[str, str]:
         # With the salt, because the target may remember the agents of a probe or of an earlier run.
-        headers = {"x-session-id": f"{self._salt} {session.id}"}
-        if self._target.api_key is not None:
-            headers["authorization"] = f"Bearer {self._target.api_key}"
+        headers = {**self._target.headers, "x-session-id": f"{self._salt} {session.id}"}
         if wish.timeout_seconds is not None:
             headers["x-request-timeout"] = f"{wish.timeout_seconds:g}"
         return headers

@@ -139,7 +139,9 @@ def failures(found: Sequence[Column]) -> Grid:
 _POPULATION_FIGURES = {
     "ttft_p50": "TTFT p50 ↓",
     "ttft_p95": "TTFT p95 ↓",
+    "itl_p50": "ITL p50 ↓",
     "itl_p99": "ITL p99 ↓",
+    "itl_max": "ITL max ↓",
     "output_tokens_per_second": "tokens/s ↑",
     "slo_attainment": "in SLO ↑",
     "sent": "sent",

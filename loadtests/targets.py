@@ -2,7 +2,7 @@
 
 It defines `--target` and the body of a request; it opens no connection and starts no process (`launch.py`
 does). Fields that a target does not honour are omitted, so that no server is slowed or fails for a field
-without effect; `left_out` lists them for the report.
+without effect.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from loadtests.presets import EVERYTHING, OPENAI, PRESETS, Preset
+from loadtests.workload import Ask
 
 _NO_EOS: Final = -100.0
 """OpenAI's own limit: "should result in a ban"."""
@@ -45,6 +46,14 @@ class Target:
     eos_token_ids: tuple[int, ...] = ()
     """Tokens to bias away if an exact length is wanted and the target does not support ignore_eos."""
 
+    @property
+    def chat_url(self) -> str:
+        return f"{self.url.rstrip('/')}/v1/chat/completions"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -58,20 +67,7 @@ class Launch:
     """Appended to the preset's own, so they win."""
 
 
-class Wish(Protocol):
-    """The fields of an `Ask` (`workload.py`) that go into a body."""
-
-    @property
-    def messages(self) -> tuple[dict[str, str], ...]: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def exact(self) -> bool: ...
-    @property
-    def sampling(self) -> Mapping[str, Any]: ...
-
-
-def build_body(ask: Wish, target: Target) -> dict[str, Any]:
+def build_body(ask: Ask, target: Target) -> dict[str, Any]:
     """Return the body of `POST /v1/chat/completions`, streamed."""
     body: dict[str, Any] = {
         "model": target.model,
@@ -89,20 +85,6 @@ def build_body(ask: Wish, target: Target) -> dict[str, Any]:
             biases = {str(token): _NO_EOS for token in target.eos_token_ids}
             body["logit_bias"] = {**body.get("logit_bias", {}), **biases}
     return body
-
-
-def left_out(ask: Wish, target: Target) -> tuple[str, ...]:
-    """Return the fields of this `Ask` that the target would not honour."""
-    return tuple(sorted(set(ask.sampling) - target.knows))
-
-
-def exactness(target: Target) -> str:
-    """Describe how this target gets an exact number of tokens, for the report."""
-    if "ignore_eos" in target.knows:
-        return "ignore_eos"
-    if target.eos_token_ids and "logit_bias" in target.knows:
-        return "logit_bias against the end tokens"
-    return "max_tokens alone: an answer may end before"
 
 
 def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from loadtests import traces
@@ -35,37 +35,22 @@ class Ask:
     """One request, independent of the target."""
 
     messages: tuple[dict[str, str], ...]
+    """The whole conversation; of a script's turn what follows the last answer, unless it is `whole`."""
     max_tokens: int
     exact: bool
     """Whether the answer must have exactly `max_tokens` (ignore_eos)."""
     sampling: Mapping[str, Any]
     """Fields of the body: temperature, top_p, seed, stop, ..."""
-    reusable_share: float
+    reusable_share: float = 0.0
     """The reusable share of this prompt when it is sent; see reuse.py."""
     expected: str | None = None
     """What a right answer contains, if known."""
+    whole: bool = True
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
     """The client disconnects if no delta has come after this time. None waits."""
     timeout_seconds: float | None = None
     """The deadline for the whole answer."""
-    read_bytes_per_second: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One turn's messages, and how the client behaves."""
-
-    messages: tuple[dict[str, str], ...]
-    max_tokens: int
-    exact: bool
-    sampling: Mapping[str, Any]
-    expected: str | None = None
-    whole: bool = False
-    """Whether `messages` are the whole conversation, and not what follows the last answer."""
-    hang_up_after_deltas: int | None = None
-    hang_up_after_seconds: float | None = None
-    timeout_seconds: float | None = None
     read_bytes_per_second: float | None = None
 
 
@@ -75,7 +60,7 @@ class Script(Protocol):
     turns: int
 
     def gap_before(self, turn: int) -> float: ...
-    def line(self, turn: int) -> Line: ...
+    def ask(self, turn: int) -> Ask: ...
     def subagents(self, turn: int) -> tuple[Session, ...]: ...
 
 
@@ -102,24 +87,14 @@ class Session:
         that the target has seen."""
         assert turn == self._asked + 1, "turns are asked in order, once each"
         self._asked = turn
-        line = self._script.line(turn)
-        if line.whole:
+        asked = self._script.ask(turn)
+        if asked.whole:
             self._history = []
         elif self._history and self._history[-1]["role"] != "assistant":
             self._history.append({"role": "assistant", "content": NO_ANSWER})
-        self._history.extend(line.messages)
-        return Ask(
-            messages=tuple(self._history),
-            max_tokens=line.max_tokens,
-            exact=line.exact,
-            sampling=line.sampling,
-            reusable_share=self._reuse.add(self._history),
-            expected=line.expected,
-            hang_up_after_deltas=line.hang_up_after_deltas,
-            hang_up_after_seconds=line.hang_up_after_seconds,
-            timeout_seconds=line.timeout_seconds,
-            read_bytes_per_second=line.read_bytes_per_second,
-        )
+        self._history.extend(asked.messages)
+        reusable_share = self._reuse.add(self._history)
+        return replace(asked, messages=tuple(self._history), reusable_share=reusable_share, whole=True)
 
     def answered(self, turn: int, text: str) -> None:
         """Add the server's answer to the history."""
@@ -215,17 +190,18 @@ class _Agent:
         drawn = self._rng(f"gap/{turn}").lognormvariate(math.log(turns.gap_median_seconds), turns.gap_sigma)
         return min(drawn, turns.gap_most_seconds)
 
-    def line(self, turn: int) -> Line:
+    def ask(self, turn: int) -> Ask:
         population = self._population
         output = population.output
         deltas, seconds = self._hang_up(turn)
         asked = self._rng(f"recall/{turn}").choice(self._known(turn)) if population.recall else None
-        return Line(
+        return Ask(
             messages=self._opening(asked) if turn == 1 else self._growth(turn, asked),
             max_tokens=self._rng(f"output/{turn}").randint(output.least, output.most),
             exact=output.exact and asked is None,
             sampling=self._sampling,
             expected=None if asked is None else asked.code,
+            whole=False,
             hang_up_after_deltas=deltas,
             hang_up_after_seconds=seconds,
             timeout_seconds=population.timeout_seconds,
@@ -340,9 +316,9 @@ class _Recording:
     def gap_before(self, turn: int) -> float:
         return self._recorded.turns[turn - 1].gap_seconds
 
-    def line(self, turn: int) -> Line:
+    def ask(self, turn: int) -> Ask:
         recorded = self._recorded.turns[turn - 1]
-        return Line(
+        return Ask(
             messages=recorded.messages,
             max_tokens=recorded.max_tokens,
             exact=recorded.exact,

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 
-from loadtests.canvas import PlotsMissing
 from loadtests.chaos.findings import Findings
 from loadtests.chaos.soak import Soak
+from loadtests.html_report import page
 
 Section = tuple[str, list[tuple[str, str]]]
 """A heading, and named facts."""
 
 
 _HOLDS = {
-    "Affinity": "several engines find as much of agents' prompts cached as they should",
     "Chaos": "every answer was delivered once, and equals the undisturbed one",
     "Fuzz": "no engine died, no answer failed, and the event loop never stalled",
-    "Links": "every answer was whole, by every link",
-    "Retention": "the server's rule prefills as little again as it should, on every trace",
-    "Scale": "several engines give as many times the tokens of one, and cost the server no more a token",
     "Soak": "every answer was delivered and was always the same, and nothing grew",
 }
 """The sentence for a run without complaints, by title."""
@@ -111,16 +106,7 @@ def text(title: str, complaints: list[str], sections: Sequence[Section]) -> str:
 
 def write_html(path: Path, title: str, complaints: list[str], sections: Sequence[Section]) -> None:
     """Write the HTML file. Raise PlotsMissing if the extra `bench` is not installed."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise PlotsMissing("jinja2") from error
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = (files("loadtests") / "templates" / "chaos.html.j2").read_text("utf-8")
-    page = environment.from_string(template).render(
-        title=title, verdict=verdict(title, complaints), failed=bool(complaints), sections=sections
-    )
+    failed, words = bool(complaints), verdict(title, complaints)
+    written = page("chaos.html.j2", title=title, verdict=words, failed=failed, sections=sections)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page + "\n", "utf-8")
+    path.write_text(written, "utf-8")

@@ -16,7 +16,6 @@ from typing import IO, Any, cast
 import click
 
 from api.cli.errors import OperatorError
-from loadtests.speculation.commands import numbers
 from loadtests.step import table
 from loadtests.step.record import Run
 from loadtests.step.served import Sampling, served
@@ -33,10 +32,21 @@ _MORE_STEPS = 8
 """Steps that are not steady: the first ones and the last."""
 
 
+def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return positive whole numbers, separated by commas. Raise BadParameter."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise click.BadParameter(f"{text!r} is not a list of positive numbers, such as 1,2,4")
+    return found
+
+
 @click.command("step")
 @click.option(
     "--rows",
-    callback=numbers,
+    callback=_numbers,
     default="1,4,32",
     show_default=True,
     help="Numbers of rows that decode at once.",

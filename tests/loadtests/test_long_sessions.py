@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from loadtests import long_sessions as bench
 from loadtests.long_sessions import LongSessions, SessionsPlan, lines
-from loadtests.turns import Turn
 
 FOUND = LongSessions(
     prompt_tokens=100_000,
@@ -87,42 +86,3 @@ def test_a_small_run_measures_both_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.warm_turns_per_second > 0
     assert found.cached_share > 0.9
     assert set(found.loop_seconds) == {"p50", "p99"}
-
-
-def test_with_a_model_the_whole_is_reported() -> None:
-    """Times to the first token, what was cached, and whether that changed an answer."""
-    found = replace(
-        FOUND,
-        cold_engine_cpu_seconds=60.0,
-        cold_ttft_seconds={"p50": 50.0, "p99": 61.0},
-        warm_ttft_seconds={"p50": 1.5, "p99": 1.8},
-        cached_share=0.985,
-        compared=2,
-        parted=1,
-    )
-    said = list(lines(found))
-    assert said[1] == "9.0 times less; the engine's process 60000.0 ms cold, 5.0 ms"
-    assert said[5] == "TTFT p50 50000 ms, p99 61000 ms cold; p50 1500 ms, p99 1800 ms warm"
-    assert said[6] == "98.5% of the warm prompts cached"
-    assert said[7] == "1 of 2 answers differ from the same prompt's without a cache"
-
-
-def test_an_answer_that_a_cached_prefix_changed_is_found() -> None:
-    """Token for token. One that found a prefix after all, or has no token, proves nothing and counts, too."""
-    warm = [_turn("a", "b"), _turn("a", "c"), _turn("a"), _turn()]
-    cold = [_turn("a", "b"), _turn("a", "d"), replace(_turn("a"), cached_tokens=1), _turn()]
-    assert bench.parted(warm, cold) == 3
-    assert bench.parted(warm, cold[:1]) == 0
-
-
-def _turn(*tokens: str) -> Turn:
-    return Turn(1.0, 0.5, prompt_tokens=10, cached_tokens=0, tokens=tokens)
-
-
-def test_the_server_that_is_started() -> None:
-    """A model is always named, or the server takes its own; prompts and all further turns are counted."""
-    plan = SessionsPlan(sessions=1, tokens=1000, new_tokens=100, turns=3, clients=1)
-    assert plan.server_arguments[:2] == ("--engine", "scripted")
-    assert replace(plan, model="embedded").server_arguments[:2] == ("--model", "embedded")
-    assert replace(plan, model="/a folder").server_arguments[:2] == ("--model", "/a folder")
-    assert 1300 < plan.most_tokens < 1400

@@ -230,27 +230,6 @@ def test_failures_of_the_whole_run_are_counted_by_kind() -> None:
     assert measures.value("refused") == 1
 
 
-# --- the long prompt
-
-
-def test_the_stall_that_a_long_prompt_causes() -> None:
-    """Gaps of 0.1 before it, one of 0.8 while it waits from 1.05 to 2.0, one of 0.9 after: ratio 8."""
-    decoding = request(0, 0.0, 0.8, 0.9, 1.0, 1.8, 2.1, 3.0, population="steady")
-    long = request(1, 1.05, 2.0, population="long")
-    measures = measure(run(decoding, long))
-    (stall,) = measures.stalls
-    assert (stall.decoding, stall.arriving) == ("steady", "long")
-    assert stall.median_before == pytest.approx(0.1)
-    assert stall.largest_during == pytest.approx(0.8)
-    assert measures.value("stall_ratio[steady<long]") == pytest.approx(8.0)
-
-
-def test_populations_that_begin_together_stall_nobody() -> None:
-    """There are no gaps before to compare with."""
-    together = run(request(0, 0.0, 0.5, 0.9, population="a"), request(1, 0.0, 0.5, 0.9, population="b"))
-    assert measure(together).stalls == ()
-
-
 # --- any run
 
 

@@ -199,6 +199,14 @@ def test_populations_and_the_servers_own_metrics_have_tables() -> None:
     assert "By population" not in printed([simulated(long_prompt=False)])
 
 
+def test_a_population_s_table_shows_what_a_long_prompt_does_to_the_others() -> None:
+    """Their median gap, and the largest one, while it is read."""
+    streams = request(0, 0.0, 0.8, 0.9, 1.0, 1.8, 1.9, population="streams")
+    text = printed([run(streams, request(1, 1.05, 2.0, population="book"))])
+    (row,) = rows(text, "streams")
+    assert [row[4], row[6]] == ["100 ms", "800 ms"]
+
+
 def test_formulas_are_printed_on_request() -> None:
     """Each once."""
     text = " ".join(printed([paced("ours", 1)], width=400, formulas=True).split())

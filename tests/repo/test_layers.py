@@ -27,7 +27,6 @@ MAY_IMPORT_MLX = (
     "scheduler/engine/mlx/",
     "scheduler/models/training/adapters.py",
     "scheduler/models/training/evaluation.py",
-    "loadtests/bare_loop.py",
     "loadtests/device/",
     "loadtests/step/",
     "loadtests/chaos/device_faults.py",

@@ -12,27 +12,10 @@ from scheduler.statistics import DeathCause, EngineCondition
 from scheduler.telemetry import observation
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.labels import (
-    CONDITIONS,
-    DIRECTIONS,
-    ENGINE_PARTS,
-    RESTART_CAUSES,
-    STATES,
-    STEPS,
-)
+from scheduler.telemetry.labels import CONDITIONS
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from tests.examples import examples
 from tests.fakes.samples import sample
-
-FIRST_OF_EACH = {
-    ("penstock_engine_restarts_total", "cause"): RESTART_CAUSES,
-    ("penstock_engine_state_requests", "state"): STATES,
-    ("penstock_engine_step_seconds_count", "kind"): STEPS,
-    ("penstock_engine_seconds_total", "part"): ENGINE_PARTS,
-    ("penstock_memory_relief_changes_total", "direction"): DIRECTIONS,
-    ("penstock_memory_guard_bytes", "part"): ("used", "limit", "chunk_peak"),
-    ("penstock_prefix_evicted_tokens_total", "reason"): ("budget", "superseded", "cleared"),
-}
 
 
 def labelled(metrics: ModelMetrics, engine: str) -> dict[tuple[str, ...], float]:
@@ -100,16 +83,6 @@ def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
     assert sample(metrics.registry, "penstock_running_slots", engine="0") == 1
 
 
-@pytest.mark.parametrize(("name", "label"), FIRST_OF_EACH)
-def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
-    """An engine that joins later has them, too: `rate()` would miss the first event."""
-    metrics = Metrics().of_model("tiny")
-    metrics.of_engine("0")
-    metrics.of_engine("4")
-    for value in FIRST_OF_EACH[name, label]:
-        assert sample(metrics.registry, name, engine="4", **{label: value}) == 0
-
-
 def test_an_engine_that_has_left_leaves_no_series() -> None:
     """The others keep theirs, and what the leaver still reports does not bring it back."""
     metrics = Metrics().of_model("tiny")
@@ -126,24 +99,6 @@ def test_an_engine_that_has_left_leaves_no_series() -> None:
     assert [engine.engine for engine in metrics.engines] == ["0"]
     metrics.forget_engine("1")
     metrics.forget_engine("never here")
-
-
-def test_what_is_no_engines_has_no_such_label() -> None:
-    """Outcomes, latencies and the queue are the service's: a request may have been on two engines."""
-    metrics = Metrics().of_model("tiny")
-    services = {family.name for family in metrics.registry.collect()}
-    metrics.of_engine("0")
-    families = list(metrics.registry.collect())
-    engines = {family.name for family in families} - services
-    assert {
-        "penstock_requests",
-        "penstock_time_to_first_token_seconds",
-        "penstock_queued_requests",
-    } <= services
-    assert {"penstock_engine_up", "penstock_kv_bytes", "penstock_prefix_hit_tokens"} <= engines
-    for family in families:
-        for one in family.samples:
-            assert ("engine" in one.labels) == (family.name in engines), one
 
 
 def test_a_step_looks_up_no_series(monkeypatch: pytest.MonkeyPatch) -> None:

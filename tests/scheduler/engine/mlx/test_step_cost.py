@@ -85,6 +85,22 @@ def test_what_is_equal_in_all_layers_is_made_once_a_step(device_of_its_own: None
     assert _layer_operations([*behind, *strangers], shared) <= grouped + 7
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_step_is_one_evaluation(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A second one would make the device wait for the host twice."""
+    loop, evaluated = _steady(tiny, rows), list[str]()
+    for name in ("eval", "async_eval"):
+        whole = getattr(mx, name)
+
+        def counted(*arrays: Any, whole: Any = whole, name: str = name) -> None:
+            evaluated.append(name)
+            whole(*arrays)
+
+        monkeypatch.setattr(mx, name, counted)
+    loop.iterate(())
+    assert evaluated == ["async_eval"]
+
+
 def _steady(tiny: Tiny, rows: int) -> EngineLoop:
     loop = EngineLoop(tiny.backend(), 64, PrefillPace(1024), lambda: 1.0, speculation=Speculation())
     commands: list[Submit] = [request(number, prompt_of(20, number), 500) for number in range(rows)]

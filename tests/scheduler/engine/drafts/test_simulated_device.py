@@ -1,17 +1,17 @@
-"""What speculation may give on a device of another kind. This is a simulation, without a model, a device or
-real time. The engine's loop, its plans and what it learns are the real ones; tokens come from a text that
-copies its prompt, and a step lasts as long as `DeviceModel` says, on a virtual clock.
+"""What speculation gives on a simulated device, without a model or real time: that nothing becomes slower.
 
-On a GPU the weights are read once a step, and several tokens of a row are computed in that time. How many has
-not been measured on a Mac: the simulation takes a number, and prints what follows from it. The scripted back
-end never has a token pending, so drafts follow known ones, and what overlap loses is `host_seconds`.
+The engine's loop, its plans and what it learns are the real ones; tokens come from a text that copies its
+prompt, and a step lasts as long as `DeviceModel` says, on a virtual clock. On a GPU the weights are read once
+a step, and several tokens of a row are computed in that time. The scripted back end never has a token
+pending, so drafts follow known ones, and what overlap loses is `host_seconds`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import pytest
 
 from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import Speculation
@@ -19,8 +19,9 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
-from scheduler.shared.messages import Sampling, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.messages import Sampling, ScriptedPlan, Submit
 from scheduler.shared.token_ids import compact
+from tests.examples import sampled
 
 _PROMPT_TOKENS, _ANSWER_TOKENS = 600, 400
 _VOCABULARY = 8192
@@ -36,7 +37,6 @@ class DeviceModel:
     `free_in_all`); beyond them its time grows in proportion. With drafts it takes `host_seconds` more: the
     host's work, which overlap hides in a plain step."""
 
-    name: str
     free_tokens: int
     free_in_all: bool = False
     step_seconds: float = 0.02
@@ -48,10 +48,11 @@ class DeviceModel:
         return self.step_seconds * max(1.0, computed / self.free_tokens) + self.host_seconds * (tokens > 1)
 
 
-DEVICES = (
-    DeviceModel("16 tokens a row are free", 17),
-    DeviceModel("64 tokens in all are free", 64, free_in_all=True),
-)
+FREE = DeviceModel(17)
+"""16 drafted tokens of each row are free."""
+IN_ALL = DeviceModel(64, free_in_all=True)
+DEAR = DeviceModel(1)
+"""Without spare arithmetic."""
 
 
 class _Clock:
@@ -87,54 +88,47 @@ class _Device(ScriptedBackend):
         return sequence.tokens[position]
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """`ratio`: tokens a second with speculation, divided by those without. `tokens_a_step`: of each row."""
-
-    device: str
-    text: str
-    rows: int
-    ratio: float
-    tokens_a_step: float
+def ratio(device: DeviceModel, text: str, rows: int) -> float:
+    """Return tokens a second with speculation, divided by those without."""
+    return _seconds(device, text, rows, None) / _seconds(device, text, rows, Speculation())
 
 
-def simulated(device: DeviceModel, text: str, rows: int) -> Simulated:
-    plain, plain_steps = _played(device, text, rows, None)
-    drafted, steps = _played(device, text, rows, Speculation())
-    return Simulated(device.name, text, rows, plain / drafted, plain_steps / steps)
-
-
-def _played(device: DeviceModel, text: str, rows: int, speculation: Speculation | None) -> tuple[float, int]:
-    """Return the seconds and the steps of a batch whose rows all begin at once."""
+def _seconds(device: DeviceModel, text: str, rows: int, speculation: Speculation | None) -> float:
+    """Return the time of a batch whose rows all begin at once."""
     clock = _Clock()
     loop = EngineLoop(
         _Device(device, TEXTS[text], clock), rows, PrefillPace(1 << 20), clock=clock, speculation=speculation
     )
-    words = random.Random(rows)
-    submits = [
-        Submit(
-            number,
-            compact([words.randrange(_VOCABULARY) for _ in range(_PROMPT_TOKENS)]),
-            _ANSWER_TOKENS,
-            (),
-            Sampling(temperature=0.0),
-        )
-        for number in range(rows)
-    ]
-    steps = 0
-    loop.iterate(submits)
+    words, greedy = random.Random(rows), Sampling(temperature=0.0)
+    prompts = [[words.randrange(_VOCABULARY) for _ in range(_PROMPT_TOKENS)] for _ in range(rows)]
+    loop.iterate(
+        [Submit(row, compact(prompt), _ANSWER_TOKENS, (), greedy) for row, prompt in enumerate(prompts)]
+    )
     while not loop.idle:
-        for frame in loop.iterate(()):
-            assert isinstance(frame, StepOutput)
-            steps = frame.counters.steps
-    return clock.now, steps
+        loop.iterate(())
+    return clock.now
 
 
-def described(rows: Sequence[int]) -> Iterator[str]:
-    """Return the lines of all devices and texts."""
-    yield "SIMULATED, on a virtual clock; without the acceptance of a real model's text:"
-    for device in DEVICES:
-        for text in TEXTS:
-            found = [simulated(device, text, each) for each in rows]
-            ratios = ", ".join(f"{one.rows} rows {one.ratio:.2f} ({one.tokens_a_step:.1f})" for one in found)
-            yield f"{device.name}; {text}: times the tokens/s (tokens a row and step): {ratios}"
+def test_a_step_lasts_as_its_model_says() -> None:
+    assert FREE.seconds(32, 17) == pytest.approx(0.021)
+    assert FREE.seconds(32, 1) == pytest.approx(0.02)
+    assert IN_ALL.seconds(4, 16) == pytest.approx(0.021)
+    assert IN_ALL.seconds(32, 4) == pytest.approx(0.041)
+
+
+@pytest.mark.parametrize("rows", sampled([1, 8], [1]))
+def test_text_that_is_copied_comes_several_times_as_fast(rows: int) -> None:
+    """The less of it is copied, the less; where many rows share the device's speed, the less."""
+    ratios = [ratio(FREE, text, rows) for text in TEXTS]
+    assert ratios == sorted(ratios, reverse=True)
+    # As answers end, each size of the batch first has plain steps to measure: 7.7 at 8 rows.
+    assert ratios[0] > (8 if rows == 1 else 7)
+    assert ratio(IN_ALL, "repeat", 16) < ratio(FREE, "repeat", 16) / 2
+
+
+@pytest.mark.parametrize("rows", sampled([1, 8, 32], [1]))
+@pytest.mark.parametrize("text", TEXTS)
+def test_nothing_becomes_slower(text: str, rows: int) -> None:
+    """Not even where every token of a step costs as much as the first: what was tried is not tried again."""
+    for device in (FREE, IN_ALL, DEAR):
+        assert ratio(device, text, rows) >= 0.98
