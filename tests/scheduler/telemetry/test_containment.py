@@ -150,7 +150,7 @@ def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
 BROKEN_ROUTING: dict[str, Callable[[Scheduler], None]] = {
     # Each after some tokens: tokens delivered before it raised must not come twice.
     "route": raises_from(lambda one: one.pool["0"].multiplexer, "route", after=6, times=1),
-    "accounting": raises_from(lambda one: one._queue, "observe", after=20, times=1),
+    "accounting": raises_from(lambda one: one.queue, "observe", after=20, times=1),
     "stall-watch": raises_from(lambda one: life_of(one).stall, "stepped", after=5, times=1),
 }
 
