@@ -43,8 +43,14 @@ Life = Callable[[trio.abc.Stream], Awaitable[None]]
 class LivesLauncher:
     """An `EngineLauncher` whose engines follow a script; the last life is repeated."""
 
-    def __init__(self, *lives: Life, exit_: Exit | None = None) -> None:
+    def __init__(
+        self,
+        *lives: Life,
+        exit_: Exit | None = None,
+        channel: Callable[[trio.abc.Stream], Channel] = Channel,
+    ) -> None:
         self._lives = lives
+        self._channel = channel
         self._exit = exit_ or Exit(1)
         self.started_at: list[float] = []
 
@@ -52,7 +58,7 @@ class LivesLauncher:
         life = self._lives[min(len(self.started_at), len(self._lives) - 1)]
         self.started_at.append(trio.current_time())
         ours, theirs = trio.testing.memory_stream_pair()
-        channel = Channel(ours)
+        channel = self._channel(ours)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.write_forever)
             nursery.start_soon(self._live, life, theirs)

@@ -1,0 +1,1 @@
+"""A whole service that clients, engines and operators use in any order."""
