@@ -258,7 +258,7 @@ class EngineProcess:
             row.done += 1
             output.tokens.append(TokenOut(submit.request_id, token))
             if token in submit.stop_token_ids or row.done >= submit.max_tokens:
-                reason = "stop" if token in submit.stop_token_ids else "length"
+                reason: RetireReason = "stop" if token in submit.stop_token_ids else "length"
                 output.retired.append(self._retire(Retired(submit.request_id, reason)))
                 break
 
