@@ -32,22 +32,22 @@ from tests.scheduler.service_machine.engine_process import UNSENDABLE, EnginePro
 from tests.scheduler.service_machine.world import ADAPTERS, Client, Setup, World
 
 WEIGHTS = {
-    "ask": 12,
+    "ask": 16,
     "leave": 3,
     "pass_time": 6,
     "sleep": 1,
     "report": 1,
     "inspect": 1,
     # An engine's process starts, or does not.
-    "ready": 6,
-    "start_dies": 4,
+    "ready": 18,
+    "start_dies": 3,
     "start_faults": 1,
     "unlike": 1,
     "ready_and_fault": 1,
     "launches_fail": 1,
     # It computes, or ends.
-    "step": 16,
-    "die": 4,
+    "step": 22,
+    "die": 6,
     "fault": 1,
     "break_protocol": 1,
     # Operators decide.
@@ -94,7 +94,7 @@ setups = st.builds(
 _kinds = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 _operation = st.builds(Operation, st.sampled_from(_kinds), st.integers(0, 999))
 # A list of lists, as a flat one without a least length has five on average.
-operations = st.lists(st.lists(_operation, min_size=1, max_size=15), min_size=2, max_size=15).map(
+operations = st.lists(st.lists(_operation, min_size=1, max_size=20), min_size=4, max_size=15).map(
     lambda phases: [operation for phase in phases for operation in phase]
 )
 
@@ -215,7 +215,7 @@ async def _happen(process: EngineProcess, kind: str, draw: random.Random) -> Non
         case "unlike":
             await process.end(Exit(0), seconds, msgspec.structs.replace(READY, vocabulary=1))
         case "step":
-            for _ in range(draw.choice([1, 4])):
+            for _ in range(draw.choice([1, 4, 8])):
                 if not process.dead:
                     await process.send(*process.step(draw))
                     await rest()
