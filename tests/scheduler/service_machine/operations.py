@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -61,6 +61,22 @@ WEIGHTS = {
     "unload_adapter": 4,
 }
 """All operations, and how often each is drawn."""
+_TROUBLED_STARTS = {
+    "ready": 8,
+    "start_dies": 16,
+    "start_faults": 5,
+    "unlike": 5,
+    "ready_and_fault": 5,
+    "launches_fail": 3,
+    "pass_time": 16,
+    "step": 8,
+    "load": 5,
+    "unload": 3,
+    "slow_memory": 4,
+    "drain": 3,
+    "add": 3,
+}
+"""Where starts fail: much of what else may happen needs engines that are ready."""
 _FAULT = Exit(1, ("Traceback (most recent call last):", "ValueError: x"))
 _EXITS = (Exit(-11), Exit(-9), Exit(3), Exit(-9, out_of_memory=True), Exit(-6, (METAL_TIMEOUT,)), _FAULT)
 _NOBODY = 10**6
@@ -91,12 +107,18 @@ setups = st.builds(
     shares_memory=st.booleans(),
     adapters=st.integers(0, len(ADAPTERS)),
 )
-_kinds = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
-_operation = st.builds(Operation, st.sampled_from(_kinds), st.integers(0, 999))
-# A list of lists, as a flat one without a least length has five on average.
-operations = st.lists(st.lists(_operation, min_size=1, max_size=20), min_size=4, max_size=15).map(
-    lambda phases: [operation for phase in phases for operation in phase]
-)
+
+
+def _operations(weights: Mapping[str, int]) -> st.SearchStrategy[list[Operation]]:
+    kinds = [kind for kind, weight in weights.items() for _ in range(weight)]
+    operation = st.builds(Operation, st.sampled_from(kinds), st.integers(0, 999))
+    # A list of lists, as a flat one without a least length has five on average.
+    phases = st.lists(st.lists(operation, min_size=1, max_size=20), min_size=4, max_size=15)
+    return phases.map(lambda lists: [one for operations in lists for one in operations])
+
+
+operations = _operations(WEIGHTS)
+with_troubled_starts = _operations({**WEIGHTS, **_TROUBLED_STARTS})
 
 
 async def rest() -> None:
