@@ -49,6 +49,7 @@ from scheduler.requests.lifecycle import State
 from scheduler.requests.record import Part, StreamRecord
 from scheduler.shared.messages import Submit, ToEngine
 from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.engines.core_rules import nobody_waits_beside_room
 
 PLAIN = ReadPart(0, 0, False, (), False, None, "")
 
@@ -249,10 +250,10 @@ class Replay:
 
     def _check(self, number: int) -> None:
         bench = self._bench
-        if len(bench.queue) and bench.pool.dispatcher.has_room:
-            raise BrokenRule(f"event {number}: {len(bench.queue)} requests wait, and an engine has room")
-        if idle := [engine.name for engine in bench.pool if engine.requests and not engine.ready]:
-            raise BrokenRule(f"event {number}: engines {idle} have requests and no process")
+        try:
+            nobody_waits_beside_room(bench.pool, bench.queue)
+        except AssertionError as broken:
+            raise BrokenRule(f"event {number}: {broken}") from broken
         if self._doubled:
             raise BrokenRule(f"event {number}: requests {self._doubled} go on behind other tokens than sent")
 

@@ -17,7 +17,6 @@ from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from scheduler.requests.table import AWAITING, ENDING, QUEUE, place_of
 from scheduler.shared.messages import (
     Cancel,
     Counters,
@@ -30,6 +29,7 @@ from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
 from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
 from tests.scheduler.requests.records import events_of, finals_of, text_of
 
 numbers = st.integers(0, 9)
@@ -132,16 +132,9 @@ class PoolMachine(RuleBasedStateMachine):
             assert engine.requests <= self.credits
 
     @invariant()
-    def an_engine_that_is_not_ready_has_nothing(self) -> None:
-        assert not any(engine.requests for engine in self.engines if not engine.ready)
-
-    @invariant()
     def nobody_waits_beside_a_free_place(self) -> None:
+        nobody_waits_beside_room(self.bench.pool, self.bench.queue)
         open_ = [one for one in self.engines if one.room and not one.quarantined]
-        assert not (open_ and len(self.bench.queue))
-        assert not (
-            self.bench.pool.dispatcher.awaiting(suspect=False) and any(one.room for one in self.engines)
-        )
         assert self.bench.pool.dispatcher.has_room == bool(open_)
         assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
 
@@ -173,16 +166,9 @@ class PoolMachine(RuleBasedStateMachine):
         here = [record for record in bench.accepted if record.state is not State.RETIRED]
         gone = [record for record in bench.accepted if record.state is State.RETIRED]
         assert list(requests) == here
+        each_is_in_one_place(requests, bench.pool, here)
         assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
-        assert [*requests.retired, *requests.cancelling] == []
         assert bench.uncharged == 0
-        assert not requests.changed
-        places = {QUEUE, AWAITING, ENDING, *(engine.name for engine in self.engines)}
-        assert requests._at.keys() <= places, "a place is kept of an engine that has left"
-        for place in places:
-            expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
-            assert requests.at(place).keys() == expected
-        assert {place_of(one.state, one.engine) for one in here} <= places
         assert bench.queue.open_charges == sum(one.dispatched_at is not None for one in here)
         timed = [one for one in here if one.request.timeout_seconds is not None]
         watched = bench.expiry._deadlines._watched.keys()

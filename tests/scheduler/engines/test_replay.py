@@ -203,7 +203,7 @@ def _doubles_a_token(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
-        (_loses_one_at_a_death, "have requests and no process"),
+        (_loses_one_at_a_death, "an engine has requests and no process"),
         (_sends_nothing_where_a_slot_is_free, "requests wait, and an engine has room"),
         (_doubles_a_token, "go on behind other tokens than sent"),
     ],

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from scheduler.fleet.residency import ModelState
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import AWAITING, ENDING, QUEUE, place_of
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Cancel
+from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
 from tests.scheduler.service_machine.world import World
 
 
@@ -26,7 +26,11 @@ def check(world: World) -> None:
         asked = [client for client in world.clients if client.model == number]
         records = [record for client in asked for record in client.records]
         here = [record for record in records if record.state is not State.RETIRED]
-        _each_is_in_one_place(scheduler, here)
+        each_is_in_one_place(scheduler._requests, scheduler.pool, here)
+        assert all(record.unread for record in here if record.state is State.ENDING), (
+            "nothing is left to read"
+        )
+        assert all(scheduler.pool.reading._waiting.values()), "an empty queue of readings"
         _all_is_charged_and_watched(scheduler, here)
         _engines_have_what_their_processes_have(world, number)
         used = sum(client.request.adapter != "" for client in asked if not client.is_done)
@@ -41,23 +45,6 @@ def nothing_is_left(scheduler: Scheduler) -> bool:
     """Return whether no request has left anything behind, when all are over."""
     here = len(scheduler._requests) + len(scheduler._expiry) + scheduler.queue.open_charges
     return here + len(scheduler.pool.reading._waiting) == 0
-
-
-def _each_is_in_one_place(scheduler: Scheduler, here: Sequence[StreamRecord]) -> None:
-    """Where its state says, and nothing that has left is anywhere."""
-    requests, pool = scheduler._requests, scheduler.pool
-    assert {record.request_id for record in requests} == {record.request_id for record in here}
-    assert not requests.changed
-    assert [*requests.retired, *requests.cancelling] == [], "effects are left over"
-    places = {QUEUE, AWAITING, ENDING, *pool.names}
-    assert requests._at.keys() <= places, "a place is kept of an engine that has left"
-    for place in places:
-        expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
-        assert requests.at(place).keys() == expected
-    assert all(pool.reading._waiting.values()), "an empty queue of readings"
-    assert all(record.unread for record in here if record.state is State.ENDING), (
-        "it ends with nothing to read"
-    )
 
 
 def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecord]) -> None:
@@ -95,12 +82,10 @@ def _engines_have_what_their_processes_have(world: World, model: int) -> None:
 
 def _nobody_waits_for_nothing(scheduler: Scheduler) -> None:
     """Neither a request beside a free place, nor an engine for a suspect that is none, or for its end."""
-    pool, dispatcher = scheduler.pool, scheduler.pool.dispatcher
-    open_ = [engine for engine in pool if engine.room and not engine.quarantined]
-    assert dispatcher.held or not (open_ and len(scheduler.queue))
-    assert not (dispatcher.awaiting(suspect=False) and any(engine.room for engine in pool))
+    pool = scheduler.pool
+    nobody_waits_beside_room(pool, scheduler.queue)
     for engine in pool:
-        assert not engine.quarantined or engine.suspect is not None or dispatcher.awaiting(suspect=True)
+        assert not engine.quarantined or engine.suspect is not None or pool.dispatcher.awaiting(suspect=True)
         assert not (engine.draining and not engine.requests and not engine.running), "a drained engine stays"
 
 
