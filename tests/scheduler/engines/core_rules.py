@@ -1,4 +1,4 @@
-"""What holds of requests and their places after every event, whoever drives the pool."""
+"""What holds of requests and their places after every event of a pool."""
 
 from __future__ import annotations
 
