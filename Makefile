@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/python -m pip install $(QUIET) --disable-pip-version-check -c
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
+.PHONY: serve test test-all test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -77,20 +77,20 @@ kit: $(VENV)/bin/pip
 	@$(VENV)/bin/python -m api.kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
 	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
 
-# Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
-# are often waited for. `pytest PATH` runs one after another.
+# The gate of a change: style, types of this platform, and the tests that tests/gate.py chooses; make test ARGS=tests/api.
 test: $(VENV)/test
-	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/node-clients/made $(VENV)/gateways/made \
-	  $(VENV)/real-model
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(VENV)/bin/python -m tests.gate $(ARGS)
 
-# Between two edits: every file that needs neither a process nor MLX, as its imports say, with a fifth of the examples of
-# each property; make test-fast ARGS=tests/api.
-test-fast: $(VENV)/test
-	EXAMPLES=0.2 $(VENV)/bin/pytest -q --fast -n 2 $(ARGS)
+# Everything but what is marked `long`. Files of tests go side by side, in their order: the longest are not the last. Three
+# at a time for two cores, as servers are often waited for. AFTER_GATE=1 leaves out what the last `make test` has shown.
+AFTER_GATE ?=
+test-all: $(VENV)/test
+	@$(MAKE) --no-print-directory -j 3 $(if $(AFTER_GATE),types-darwin,check) $(VENV)/clients/made \
+	  $(VENV)/node-clients/made $(VENV)/gateways/made $(VENV)/real-model
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(AFTER_GATE),--after-gate)
 
 # What takes too long for every change: the tests that are marked `long`, and every property with more examples than
-# `make test` has time for; without ARGS also all tests on a simulated Mac. make test-long ARGS=tests/real_model;
+# `make test-all` has time for; without ARGS also all tests on a simulated Mac. make test-long ARGS=tests/real_model;
 # make test-long EXAMPLES=50.
 test-long: EXAMPLES ?= 5
 test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/node-clients/made $(VENV)/gateways/made $(VENV)/real-model
@@ -99,7 +99,7 @@ test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/node-clients/made $(VENV)/g
 	  || test $$? = 5 # none there
 	$(if $(ARGS),,$(VENV)/bin/python -m tests.macos --timeout 600 -n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-# On each platform a minute of one core with an empty cache: `make test` runs both at once.
+# On each platform a minute of one core with an empty cache: `make test-all` runs both at once.
 check: style types types-darwin
 
 style: $(VENV)/test

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -11,9 +11,8 @@ import pytest
 import structlog
 import trio.testing
 
-from api.version import own_version
 from tests.examples import examples
-from tests.fast import is_fast, no_processes
+from tests.gate import Gate, drop_passed, is_in_gate
 
 # These assert outside test modules too; without this their failures would show no values.
 pytest.register_assert_rewrite("tests.contracts", "tests.scheduler.engine.mlx", "tests.scheduler")
@@ -39,18 +38,25 @@ structlog.configure(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="only files that need neither a process nor MLX")
+    parser.addoption("--gate", action="store_true", help="only the gate's tests: tests/gate.py")
+    parser.addoption("--after-gate", action="store_true", help="without what the last gate has shown")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("fast"):
+    if config.getoption("gate"):
         given = config.option.markexpr
         config.option.markexpr = f"({given}) and not slow" if given else "not slow"
+        config.pluginmanager.register(Gate())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_ours = collection_path.is_dir() or collection_path.match("test_*.py")
-    return True if is_ours and config.getoption("fast") and not is_fast(collection_path) else None
+    return True if is_ours and config.getoption("gate") and not is_in_gate(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("after_gate"):
+        items[:] = drop_passed(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,17 +69,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(5_000)  # In place of 700: a twentieth of the tests' time.
         gc.enable()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def fast_starts_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What imports cannot show, a process shows when it starts."""
-    if not request.config.getoption("fast"):
-        yield
-        return
-    own_version()  # asks git, once
-    with no_processes():
-        yield
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How much of a rule a run tries: `make test` as much as finds a planted fault, `make test-fast` a part of it
+"""How much of a rule a run tries: `make test-all` as much as finds a planted fault, the gate a part of it
 (`EXAMPLES` below 1), `make test-long` more (above 1), and all cases."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 T = TypeVar("T")
 _PART = float(os.environ.get("EXAMPLES", "1"))
+_LEAST_CASES = 3
 
 
 def examples(usual: int) -> int:
@@ -21,14 +22,14 @@ def examples(usual: int) -> int:
 
 
 def some(cases: Iterable[T]) -> list[T]:
-    """Return the cases that one test tries in turn: all, or in `make test-fast` a part of them."""
+    """Return the cases that one test tries in turn: all, or in the gate a part of them."""
     return list(cases)[:: max(1, round(1 / _PART))]
 
 
 def sampled(cases: Iterable[Any], sample: Sequence[Any]) -> list[Any]:
     """Return the cases of one rule as parameters: those of the sample are tried in every run, the others are
-    `long`. `make test-fast` tries the beginning of the sample."""
+    `long`. The gate tries the beginning of the sample."""
     cases = list(cases)
     assert set(sample) <= set(cases), "the sample has what is no case"
-    tried = sample[: ceil(len(sample) * min(1.0, _PART))]
+    tried = sample[: max(_LEAST_CASES, ceil(len(sample) * min(1.0, _PART)))]
     return [case if case in tried else pytest.param(case, marks=pytest.mark.long) for case in cases]

@@ -149,8 +149,8 @@ def _has_system_messages(prompt: ChatPrompt) -> bool:
     return _roles(prompt).count("system") > 1
 
 
-def _is_system_alone(prompt: ChatPrompt) -> bool:
-    return set(_roles(prompt)) == {"system"}
+def _has_system_and_no_question(prompt: ChatPrompt) -> bool:
+    return _has_system(prompt) and "user" not in _roles(prompt)
 
 
 def _has_system_and_no_question_last(prompt: ChatPrompt) -> bool:
@@ -168,7 +168,7 @@ def _has_results_alone(prompt: ChatPrompt) -> bool:
 
 _SYSTEM_SHAPES = (
     Shape("a system message", ChatPrompt((_system(), _asked())), _has_system),
-    Shape("a system message alone", ChatPrompt((_system(),)), _is_system_alone),
+    Shape("a system message alone", ChatPrompt((_system(),)), _has_system_and_no_question),
     # Mistral's of 2023 write it in the last question, if that is the last message.
     Shape(
         "a system message where the last turn is no question",

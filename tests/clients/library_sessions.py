@@ -54,7 +54,7 @@ class LibrarySession:
         """Why it cannot run here, or None."""
         if self.program.endswith(".mjs"):
             return None if NODE_MODULES.exists() and shutil.which("node") else "no Node.js, or its libraries"
-        return None if PYTHON.exists() else "the clients' environment is not there; 'make test' builds it"
+        return None if PYTHON.exists() else "the clients' environment is not there; 'make test-all' builds it"
 
     @property
     def process(self) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Agent frameworks: chat, stream, and a loop with a tool, each by its own API.
 
-They are installed in an environment of their own (`requirements.txt`), which `make test` builds; elsewhere
-`CLIENTS_PYTHON` may name its interpreter.
+They are installed in an environment of their own (`requirements.txt`), which `make test-all` builds;
+elsewhere `CLIENTS_PYTHON` may name its interpreter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAM_SECONDS = 100
 NOON = '{"zone": "UTC", "hour": 12}'
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason="the clients' environment is not there; 'make test' builds it"
+    not PYTHON.exists(), reason="the clients' environment is not there; 'make test-all' builds it"
 )
 
 

@@ -1,7 +1,7 @@
 """Clients' sessions: plain, with tools that edit a file, streamed, interrupted, and resumed elsewhere.
 
-Libraries run wherever `make test` has installed them, agents' command lines where `make agents` or the user
-has. What comes of a session is a row of `api/AGENTS.md`.
+Libraries run wherever `make test-all` has installed them, agents' command lines where `make agents` or the
+user has. What comes of a session is a row of `api/AGENTS.md`.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
     return run_penstock(*arguments, environment=environment)
 
 
-def test_a_start_is_six_lines_and_the_printed_command_prints_text(embedded: Served) -> None:
-    """What it is, where it listens, and a command line that prints a sensible answer; that the embedded model
-    is for tests. All else is in the log."""
+def test_a_start_is_six_lines(embedded: Served) -> None:
+    """What it is, where it listens, and a command line to try; that the embedded model is for tests. All else
+    is in the log."""
     url = re.escape(embedded.url)
     expected = [
         r"penstock \S+.*",
@@ -63,12 +63,6 @@ def test_a_start_is_six_lines_and_the_printed_command_prints_text(embedded: Serv
     # As stored (bfloat16), except on a CPU, which computes faster in float32.
     ready = events["engine_ready"]
     assert ready["weights_dtype"] == ("float32" if ready["device"] == "cpu" else "bfloat16")
-    (line,) = [line for line in embedded.lines if line.startswith("try ")]
-    command = line.removeprefix("try").strip()
-    assert command.startswith("curl ")
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
-    assert "Penstock" in done.stdout
-    assert "{" not in done.stdout
 
 
 def status_of(url: str) -> int:

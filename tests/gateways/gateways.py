@@ -1,6 +1,6 @@
 """Starts a gateway with the lines of `docs/gateways.md`, in front of servers on loopback.
 
-smg is installed in an environment of its own (`requirements.txt`), which `make test` builds; elsewhere
+smg is installed in an environment of its own (`requirements.txt`), which `make test-all` builds; elsewhere
 `GATEWAYS_PYTHON` may name its interpreter. nginx and HAProxy are the machine's, where it has them.
 """
 
@@ -63,7 +63,7 @@ def smg(fronts: Sequence[str], port: int, folder: Path, more: Sequence[str] = ()
 
 def _smg() -> Path:
     if not PYTHON.exists():
-        pytest.skip("smg's environment is not there; 'make test' builds it")
+        pytest.skip("smg's environment is not there; 'make test-all' builds it")
     return PYTHON
 
 

@@ -35,7 +35,7 @@ BALANCERS = (nginx, haproxy)
 
 
 def on(*sample: Command) -> pytest.MarkDecorator:
-    """Each behaviour on two gateways in `make test`, on the third by `make test-long`."""
+    """Each behaviour on two gateways in `make test-all`, on the third by `make test-long`."""
     cases = sampled([smg, *BALANCERS], sample)
     return pytest.mark.parametrize(
         "command", cases, ids=lambda one: one.__name__, indirect=True, scope="module"

@@ -171,7 +171,7 @@ FAMILIES["qwen3_5"] = {
 }
 """A tiny model of each kind of cache: sliding windows, latent attention, several recurrent states, both."""
 ONE_OF_EACH_KIND = ("deepseek_v3", "gpt_oss", "qwen3", "qwen3_next", "rwkv7")
-"""The sample of `make test`: latent attention, sliding windows, keys and values of every token, recurrent
+"""The sample of `make test-all`: latent attention, sliding windows, keys and values of every token, recurrent
 layers beside full attention, and recurrent layers only."""
 
 

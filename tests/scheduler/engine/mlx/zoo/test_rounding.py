@@ -25,7 +25,7 @@ from tests.scheduler.engine.mlx.zoo.rounding import FAR, NEAR, Rule, logprobs_al
 from tests.scheduler.engine.mlx.zoo.weights import KINDS, REFUSED, WEIGHTS, base_of, in_weights
 
 SAMPLE = ["qwen3@affine4", "gemma3_text@bfloat16", "qwen3_5@mxfp4"]
-"""`make test` has the one without quantised weights, and plants faults in those."""
+"""`make test-all` has the one without quantised weights, and plants faults in those."""
 
 
 @pytest.mark.timeout(300)

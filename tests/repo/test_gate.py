@@ -1,13 +1,11 @@
-"""`make test-fast` chooses files by what they import, and holds them to it."""
+"""The gate chooses files by what they import, and faults can be planted."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.fast import is_fast, no_processes
+from tests.gate import ON_ONE_SERVER, SEAMS, is_fast, is_in_gate
+from tests.planted import FAULTS, Fault, planted
 from tests.repo.tree import ROOT
 
 TESTS = ROOT / "tests"
@@ -22,8 +20,6 @@ TESTS = ROOT / "tests"
         ("end_to_end/test_tool_loops.py", False),  # through end_to_end/serving.py
         ("scheduler/engine/mlx/test_exactness.py", False),
         ("scheduler/processes/test_process.py", False),  # through real_engine.py
-        ("scheduler/engine/mlx", False),
-        ("scheduler/intake", True),
     ],
 )
 def test_files_without_processes_and_without_mlx_are_fast(file: str, fast: bool) -> None:
@@ -31,12 +27,13 @@ def test_files_without_processes_and_without_mlx_are_fast(file: str, fast: bool)
     assert is_fast(TESTS / file) is fast
 
 
-def test_most_files_are_fast() -> None:
-    files = list(TESTS.rglob("test_*.py"))
-    assert sum(map(is_fast, files)) > len(files) / 2
+def test_each_file_of_a_seam_is_there_and_needs_a_process_or_mlx() -> None:
+    files = [TESTS / file for files in SEAMS.values() for file in files]
+    assert [file for file in files if not file.is_file() or is_fast(file)] == []
+    assert all(is_in_gate(ROOT / file) for file in ON_ONE_SERVER)
 
 
-def test_a_process_that_imports_do_not_show_fails_its_test() -> None:
-    with no_processes(), pytest.raises(AssertionError, match="started a process"):
-        subprocess.run([sys.executable, "-c", ""])
-    assert subprocess.run([sys.executable, "-c", ""]).returncode == 0
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.file)
+def test_each_fault_still_has_its_place(fault: Fault) -> None:
+    text = (ROOT / fault.file).read_text()
+    assert planted(fault, text) != text
