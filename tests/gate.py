@@ -93,7 +93,7 @@ once."""
 EXAMPLES = "0.4"
 """The part of a property's usual examples, of which `make test-all` tries all."""
 WORKERS = "2"
-PASSED = ROOT / ".venv" / "gate-passed.txt"
+PASSED = ROOT / "build" / "gate-passed.txt"
 """The tests that the last gate has passed and that more examples would not change: what CI's `make test-all`
 leaves out."""
 
@@ -189,6 +189,7 @@ class Gate:
         ]
         if self._late and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        PASSED.parent.mkdir(exist_ok=True)
         PASSED.write_text("\n".join(self._passed))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
