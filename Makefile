@@ -19,7 +19,7 @@ INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
 .PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
-  constraints clean
+  sizes constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -173,6 +173,10 @@ $(VENV)/bin/pip:
 	@echo "making $(VENV), once"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+
+# Of each folder the present size, where it is smaller than the number that may not grow.
+sizes: $(VENV)/test
+	$(VENV)/bin/python -m tests.repo.test_sizes
 
 constraints:
 	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
