@@ -153,7 +153,7 @@ def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
 
 def product_files() -> list[Path]:
     files = [path for package in PACKAGES for path in modules(package)]
-    return [path for path in files if not path.name.startswith("__") and "training" not in path.parts]
+    return [path for path in files if not path.name.startswith("__")]
 
 
 def test_each_file_opens_with_an_idea_of_its_own() -> None:
