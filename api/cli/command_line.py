@@ -153,7 +153,6 @@ _COMMANDS = {
     "show": CommandEntry(
         "api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."
     ),
-    "top": CommandEntry("api.cli.top.command:top", "Show what a server does now."),
 }
 
 

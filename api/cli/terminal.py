@@ -30,17 +30,16 @@ def one_line(text: str, columns: int) -> str:
 
 
 @contextmanager
-def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
-    """Turn off the echo of keys, which would break what is drawn; they wait for the next read. With `by_key`,
-    a read returns at each key, not at each line. Leaving the block restores the terminal. Do nothing if
-    `descriptor` is no terminal."""
+def unechoed(descriptor: int) -> Iterator[None]:
+    """Turn off the echo of keys, which would break what is drawn; they wait for the next read. Leaving the
+    block restores the terminal. Do nothing if `descriptor` is no terminal."""
     try:
         before = termios.tcgetattr(descriptor)
     except (termios.error, OSError, ValueError):
         yield
         return
     during = termios.tcgetattr(descriptor)
-    during[_LFLAG] &= ~(termios.ECHO | (termios.ICANON if by_key else 0))
+    during[_LFLAG] &= ~termios.ECHO
     termios.tcsetattr(descriptor, termios.TCSANOW, during)
     try:
         yield

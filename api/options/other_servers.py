@@ -102,7 +102,7 @@ _FAMILIES: Sequence[tuple[str, str]] = (
 HERE = {name: here for names, here in _FAMILIES for name in names.split()}
 """What each of these options is here, by its name."""
 
-_LISTING, _WHAT_RUNS = "it is `penstock models` here", "it is `penstock top` here"
+_LISTING, _WHAT_RUNS = "it is `penstock models` here", "the page at `/` shows it here"
 COMMANDS_HERE = {
     "run": "it is `penstock chat` here; `penstock serve` serves a model to other programs",
     "list": _LISTING,

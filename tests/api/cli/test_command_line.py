@@ -23,7 +23,6 @@ STAGES = {
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.list_files",
     "service status": "api.cli.service.installation.recorded",
-    "top": "api.cli.top.command.find",
 }
 """Where a command's work begins."""
 

@@ -24,11 +24,9 @@ SECONDS = 60.0
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 NO_ANSWERS = {"PROMPT_TOOLKIT_NO_CPR": "1"}
 """This terminal does not say where its cursor is."""
-LEAVE_SCREEN = b"\x1b[?1049l"
 PROMPT = b"\x1b[?2004h"
 """Bracketed paste is on while a line is typed."""
 NO_PASTE = b"\x1b[?2004l"
-SHOW_CURSOR = b"\x1b[?25h"
 
 
 @pytest.fixture(scope="module")
@@ -175,21 +173,6 @@ def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) 
     assert server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "**Hello** you."}
 
 
-@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (CTRL_C, 130), (signal.SIGTERM, 143)])
-def test_top_ends_by_a_key_or_a_signal_and_leaves_the_screen(
-    server: StandIn, tmp_path: Path, end: bytes | signal.Signals, code: int
-) -> None:
-    with on_terminal(tmp_path, "top", "--url", server.url) as terminal:
-        terminal.wait_for(b"of 8 in use")
-        if isinstance(end, bytes):
-            terminal.press(end)
-        else:
-            terminal.process.send_signal(end)
-        assert terminal.exit_code() == code
-        assert LEAVE_SCREEN in terminal.shown
-        assert SHOW_CURSOR in terminal.shown
-
-
 def penstock(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "api", *arguments],
@@ -206,10 +189,3 @@ def test_a_pipe_gets_the_answer_and_nothing_else(server: StandIn) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "**Hello** you.\n", "")
     assert server.bodies[-1]["messages"] == [{"role": "user", "content": "question"}]
     assert server.bodies[-1]["temperature"] == 0
-
-
-def test_top_in_a_pipe_is_one_frame(server: StandIn) -> None:
-    done = penstock("top", "--url", server.url)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    assert "queue   nobody waits" in done.stdout.splitlines()
