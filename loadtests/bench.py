@@ -48,7 +48,7 @@ dev = LazyGroup(
 
 
 class _Bench(LazyGroup):
-    """Load tests by their names. Any other word is a model, which the product tests itself."""
+    """Load tests by their names."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -56,10 +56,6 @@ class _Bench(LazyGroup):
         words = [argument for argument in args if not argument.startswith("-")]
         if words and words[0] in _DEVELOPERS:  # As they were called before there was `dev`.
             args = ["dev", *args]
-        elif words and words[0] not in self.entries:
-            from api.cli.models.bench import self_test
-
-            return self_test.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -95,5 +91,5 @@ bench = _Bench(
     "bench",
     entries=_COMMANDS,
     context_settings=CONTEXT,
-    help="Load-test any OpenAI-compatible server; `penstock bench MODEL` is a self-test of 20 seconds.",
+    help="Load-test any OpenAI-compatible server.",
 )

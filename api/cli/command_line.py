@@ -133,7 +133,6 @@ _COMMANDS = {
     "completion": CommandEntry(
         "api.cli.completion:completion", "Print what makes a shell complete commands and options."
     ),
-    "convert": CommandEntry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",

@@ -31,7 +31,6 @@ def offered(line: str) -> list[CompletionItem]:
         ("service re", {"restart"}),
         ("bench comp", {"compare"}),
         ("bench compare --rou", {"--rounds"}),
-        ("bench small --js", {"--json"}),
         ("--vers", {"--version"}),
     ],
 )
