@@ -13,10 +13,6 @@ from api.cli.command_line import CONTEXT, CommandEntry, LazyGroup
 
 _DEV_LINE = "Test Penstock itself: deaths, edges, growth, and where a step goes."
 _DEVELOPERS = {
-    "cache-soak": CommandEntry(
-        "loadtests.cache_soak.run:cache_soak",
-        "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
-    ),
     "chaos": CommandEntry(
         "loadtests.chaos.commands:chaos",
         "Kill engines at random moments; compare every answer with an undisturbed run's.",
@@ -24,10 +20,6 @@ _DEVELOPERS = {
     "fuzz": CommandEntry(
         "loadtests.fuzz.commands:fuzz",
         "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
-    ),
-    "long-sessions": CommandEntry(
-        "loadtests.long_sessions:long_sessions",
-        "Measure what long prompts cost: exit 1 if the server's event loop is held up.",
     ),
     "long-soak": CommandEntry(
         "loadtests.chaos.commands:long_soak",
