@@ -77,7 +77,7 @@ def test_the_source_distribution_has_what_a_packager_builds_and_tests_with() -> 
         "Makefile",
         "constraints.txt",
     } <= names
-    assert {"api/admin/live.html", "grafana/build.py", "tests/conftest.py"} <= names
+    assert {"api/admin/live.html", "grafana/monitor", "tests/conftest.py"} <= names
     assert not [name for name in names if name.startswith((".ci", "dist", ".venv"))]
 
 
