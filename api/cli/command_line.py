@@ -129,7 +129,7 @@ class _Penstock(LazyGroup):
 
 _COMMANDS = {
     "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
-    "chat": CommandEntry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "chat": CommandEntry("api.cli.chat:chat", "Chat with a model, on the terminal or in a pipe."),
     "completion": CommandEntry(
         "api.cli.completion:completion", "Print what makes a shell complete commands and options."
     ),

@@ -15,7 +15,7 @@ from api.cli.terminal import is_interrupt
 
 STAGES = {
     "bench scenarios": "loadtests.scenario.shipped",
-    "chat hello": "api.cli.chat.command.address",
+    "chat hello": "api.cli.chat.address",
     "doctor": "api.cli.doctor.command.gather",
     "launch claude": "api.cli.launch.command.address",
     "models": "api.cli.models.disk_models.find",
