@@ -146,7 +146,7 @@ _COMMANDS = {
         "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
     ),
     "service": CommandEntry(
-        "api.cli.service.commands:service",
+        "api.cli.service:service",
         "Run the server under launchd or systemd.",
     ),
     "show": CommandEntry(

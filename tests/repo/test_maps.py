@@ -75,7 +75,7 @@ QUESTIONS |= {
     "What does the live page get?": ("api/admin/live.py", "LiveFeed"),
     "What does `penstock doctor` find?": ("api/cli/doctor/findings.py", "findings"),
     "How does `penstock pull` resume?": ("api/cli/models/download.py", "Download"),
-    "What is in the systemd unit?": ("api/cli/service/units.py", "unit_text"),
+    "What is in the systemd unit?": ("api/cli/service.py", "units"),
     "How is a chat template rendered?": ("scheduler/prompt/chat_template.py", "renderer"),
     "Which engine gets a request?": ("scheduler/engines/placement.py", "least_seconds"),
     "Which request is blamed for a crash?": ("scheduler/engines/poison.py", "culprit_of"),

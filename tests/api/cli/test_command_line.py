@@ -20,7 +20,7 @@ STAGES = {
     "launch claude": "api.cli.launch.command.address",
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.list_files",
-    "service status": "api.cli.service.installation.recorded",
+    "service status": "api.cli.service.subprocess.run",
 }
 """Where a command's work begins."""
 

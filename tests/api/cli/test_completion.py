@@ -28,7 +28,7 @@ def offered(line: str) -> list[CompletionItem]:
         ("serve --engine s", {"scripted"}),
         ("serve --max-sl", {"--max-slots"}),
         ("serve --max-slots ", set()),
-        ("service re", {"restart"}),
+        ("service un", {"uninstall"}),
         ("bench comp", {"compare"}),
         ("bench compare --rou", {"--rounds"}),
         ("--vers", {"--version"}),
