@@ -18,8 +18,8 @@ PIP := $(VENV)/bin/python -m pip install $(QUIET) --disable-pip-version-check -c
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-all test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
-  constraints clean
+.PHONY: serve test test-all test-long cluster zoo newest-mlx-lm folder-references packages chaos fuzz soak monitor agents check style types types-darwin \
+  sizes constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -64,18 +64,6 @@ folder-references: $(REFERENCES)/made
 # Wheel and sdist into dist/, installed by pip, pipx and uv into empty homes; each must serve and answer.
 packages: $(VENV)/test
 	$(VENV)/bin/python -m tests.packages $(ARGS)
-
-# A folder in dist/ that installs Penstock where there is no network, for another Python and back end than these:
-# make kit KIT_PYTHON=3.12 BACKEND=cuda13; with NVIDIA's libraries: KIT_CUDA=1; KIT_MACHINE=aarch64; KIT_PIECE_MB=48.
-KIT_PYTHON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-KIT_MACHINE ?= x86_64
-KIT_PIECE_MB ?= 60
-KIT_FOLDER ?= dist/kit-$(BACKEND)-python$(KIT_PYTHON)-$(KIT_MACHINE)
-kit: $(VENV)/bin/pip
-	@$(PIP) hatchling packaging
-	@rm -rf $(KIT_FOLDER)
-	@$(VENV)/bin/python -m api.kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
-	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
 
 # The gate of a change: style, types of this platform, and the tests that tests/gate.py chooses; make test ARGS=tests/api.
 test: $(VENV)/test
@@ -173,6 +161,10 @@ $(VENV)/bin/pip:
 	@echo "making $(VENV), once"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+
+# Of each folder the present size, where it is smaller than the number that may not grow.
+sizes: $(VENV)/test
+	$(VENV)/bin/python -m tests.repo.test_sizes
 
 constraints:
 	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new

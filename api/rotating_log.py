@@ -1,5 +1,5 @@
-"""A log of bounded size: of `serve` on a terminal, and for launchd, which only appends to one file; newsyslog
-serves no user's agents.
+"""A log of bounded size: of `serve` on a terminal, and for launchd (`cli/service.py`), which only appends to
+one file; newsyslog serves no user's agents.
 
 The program writes every line itself, so it can begin a new file between two lines, and loses none.
 """

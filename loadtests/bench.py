@@ -13,10 +13,6 @@ from api.cli.command_line import CONTEXT, CommandEntry, LazyGroup
 
 _DEV_LINE = "Test Penstock itself: deaths, edges, growth, and where a step goes."
 _DEVELOPERS = {
-    "cache-soak": CommandEntry(
-        "loadtests.cache_soak.run:cache_soak",
-        "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
-    ),
     "chaos": CommandEntry(
         "loadtests.chaos.commands:chaos",
         "Kill engines at random moments; compare every answer with an undisturbed run's.",
@@ -24,10 +20,6 @@ _DEVELOPERS = {
     "fuzz": CommandEntry(
         "loadtests.fuzz.commands:fuzz",
         "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
-    ),
-    "long-sessions": CommandEntry(
-        "loadtests.long_sessions:long_sessions",
-        "Measure what long prompts cost: exit 1 if the server's event loop is held up.",
     ),
     "long-soak": CommandEntry(
         "loadtests.chaos.commands:long_soak",
@@ -48,7 +40,7 @@ dev = LazyGroup(
 
 
 class _Bench(LazyGroup):
-    """Load tests by their names. Any other word is a model, which the product tests itself."""
+    """Load tests by their names."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -56,10 +48,6 @@ class _Bench(LazyGroup):
         words = [argument for argument in args if not argument.startswith("-")]
         if words and words[0] in _DEVELOPERS:  # As they were called before there was `dev`.
             args = ["dev", *args]
-        elif words and words[0] not in self.entries:
-            from api.cli.models.bench import self_test
-
-            return self_test.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -95,5 +83,5 @@ bench = _Bench(
     "bench",
     entries=_COMMANDS,
     context_settings=CONTEXT,
-    help="Load-test any OpenAI-compatible server; `penstock bench MODEL` is a self-test of 20 seconds.",
+    help="Load-test any OpenAI-compatible server.",
 )

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import trio
 
-from api.cli.answer import Answer
 from api.cli.event_lines import EventLines
 from api.cli.running_server import pieces
+from loadtests.answer import Answer
 from loadtests.record import Outcome
 from loadtests.workload import Ask
 
@@ -29,7 +29,7 @@ class Observed:
     status: int | None = None
     outcome: Outcome = Outcome.UNFINISHED
     detail: str = ""
-    answer: Answer = field(default_factory=lambda: Answer(0.0))
+    answer: Answer = field(default_factory=Answer)
     retry_after_seconds: float | None = None
 
     def end(self, outcome: Outcome, detail: str = "") -> None:

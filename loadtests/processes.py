@@ -5,7 +5,6 @@ If /proc exists, it is read only for what `ps` does not report (open files) or r
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,37 +48,6 @@ def threads(pid: int) -> int:
         return len(lines)
     else:
         return int(_of(pid, "nlwp="))
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time that its threads have taken, without its children's. Raise OSError if it is
-    gone."""
-    if _PROC.is_dir():
-        return _stat_seconds(_PROC / str(pid) / "stat")
-    return seconds_of(_of(pid, "time="))
-
-
-def main_thread_cpu_seconds(pid: int) -> float:
-    """Return the processor time that its first thread has taken; 0 without /proc."""
-    stat = _PROC / str(pid) / "task" / str(pid) / "stat"
-    return _stat_seconds(stat) if _PROC.is_dir() else 0.0
-
-
-def _stat_seconds(stat: Path) -> float:
-    # The command's name may hold spaces and brackets. Behind it: the state, 3rd of all fields, utime the
-    # 14th and stime the 15th.
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
-
-
-def seconds_of(time: str) -> float:
-    """Return the seconds of ps's [[days-]hours:]minutes:seconds."""
-    days, _, clock = time.strip().rpartition("-")
-    parts = [float(part) for part in clock.split(":")]
-    seconds = float(86_400 * int(days or 0))
-    for place, part in enumerate(reversed(parts)):
-        seconds += part * 60.0**place
-    return seconds
 
 
 def environment(pid: int) -> str:

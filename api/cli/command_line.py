@@ -129,11 +129,10 @@ class _Penstock(LazyGroup):
 
 _COMMANDS = {
     "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
-    "chat": CommandEntry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "chat": CommandEntry("api.cli.chat:chat", "Chat with a model, on the terminal or in a pipe."),
     "completion": CommandEntry(
         "api.cli.completion:completion", "Print what makes a shell complete commands and options."
     ),
-    "convert": CommandEntry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
@@ -147,13 +146,12 @@ _COMMANDS = {
         "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
     ),
     "service": CommandEntry(
-        "api.cli.service.commands:service",
+        "api.cli.service:service",
         "Run the server under launchd or systemd.",
     ),
     "show": CommandEntry(
         "api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."
     ),
-    "top": CommandEntry("api.cli.top.command:top", "Show what a server does now."),
 }
 
 

@@ -1,20 +1,16 @@
-"""What commands on a terminal share: text without control characters, unechoed keys, a clean end."""
+"""What commands on a terminal share: text without control characters, a clean end."""
 
 from __future__ import annotations
 
 import re
 import signal
 import sys
-import termios
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 import click
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-_LFLAG = 3
 
 
 def printable(text: str) -> str:
@@ -27,25 +23,6 @@ def one_line(text: str, columns: int) -> str:
     """Return `printable` text in one line of at most this many characters."""
     line = " ".join(printable(text).split())
     return line if len(line) <= columns else line[: max(0, columns - 1)] + "…"
-
-
-@contextmanager
-def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
-    """Turn off the echo of keys, which would break what is drawn; they wait for the next read. With `by_key`,
-    a read returns at each key, not at each line. Leaving the block restores the terminal. Do nothing if
-    `descriptor` is no terminal."""
-    try:
-        before = termios.tcgetattr(descriptor)
-    except (termios.error, OSError, ValueError):
-        yield
-        return
-    during = termios.tcgetattr(descriptor)
-    during[_LFLAG] &= ~(termios.ECHO | (termios.ICANON if by_key else 0))
-    termios.tcsetattr(descriptor, termios.TCSANOW, during)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
@@ -81,14 +58,3 @@ def end_cleanly_when_terminated() -> None:
 
     for number in _TERMINATING:
         signal.signal(number, end)
-
-
-@contextmanager
-def received_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let `handler` receive SIGTERM and SIGHUP within the block."""
-    before = {number: signal.signal(number, handler) for number in _TERMINATING}
-    try:
-        yield
-    finally:
-        for number, other in before.items():
-            signal.signal(number, other)

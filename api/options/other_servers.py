@@ -33,7 +33,7 @@ _FAMILIES: Sequence[tuple[str, str]] = (
     ("--tensor-parallel-size -tp --tp-size --tp --pipeline-parallel-size -pp --pp-size --pipeline", _RANKS),
     ("--data-parallel-size -dp --dp-size --dp", _ENGINES),
     ("--kv-bits --kv-group-size --quantized-kv-start --cache-type-k -ctk --cache-type-v -ctv", _KV_TYPE),
-    ("--quantization -q", f"{_FOLDER}. `penstock convert` makes a model of 4 or 8 bits"),
+    ("--quantization -q", f"{_FOLDER}. `mlx_lm.convert` makes a model of 4 or 8 bits"),
     ("--load-format --tokenizer --tokenizer-path --tokenizer-mode --config-format --hf-overrides", _FOLDER),
     ("--trust-remote-code", "no code of a model's folder is ever run; leave it out"),
     ("--revision --hf-repo -hf --download-dir", "`penstock pull` downloads, into the folder of HF_HOME"),
@@ -102,7 +102,7 @@ _FAMILIES: Sequence[tuple[str, str]] = (
 HERE = {name: here for names, here in _FAMILIES for name in names.split()}
 """What each of these options is here, by its name."""
 
-_LISTING, _WHAT_RUNS = "it is `penstock models` here", "it is `penstock top` here"
+_LISTING, _WHAT_RUNS = "it is `penstock models` here", "the page at `/` shows it here"
 COMMANDS_HERE = {
     "run": "it is `penstock chat` here; `penstock serve` serves a model to other programs",
     "list": _LISTING,

@@ -59,11 +59,7 @@ def chaos(
     poison: bool,
     out: Path,
 ) -> None:
-    """Kill engines at random moments; compare every answer with an undisturbed run's.
-
-    OUT/core.log has what happened in the server's core, and what followed: in a checkout
-    `python -m tests.scheduler.engines.replay OUT/core.log` replays it without processes.
-    """
+    """Kill engines at random moments; compare every answer with an undisturbed run's."""
     if requests is None:
         requests = _REQUESTS if engines == 1 else _REQUESTS_AN_ENGINE * engines
     if slow_steps is None:
@@ -73,9 +69,7 @@ def chaos(
     arguments = _SCRIPTED if engine == "scripted" else ()
     plan = run.Plan(requests, deaths, seed, poison, arguments, engines, slow_steps)
     out.mkdir(parents=True, exist_ok=True)
-    core_log = out.resolve() / "core.log"
-    found = trio.run(run.run, plan, _note, core_log)
-    click.echo(f"log of the core: {out / core_log.name}")
+    found = trio.run(run.run, plan, _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
 

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import httpx
 import trio
@@ -76,16 +75,14 @@ class Plan:
         return _CLIENTS if self.engines == 1 else _CLIENTS_AN_ENGINE * self.engines
 
 
-async def run(plan: Plan, note: Callable[[str], None], core_log: Path | None = None) -> Findings:
-    """Run the plan. Raise LaunchError if the server does not start. `core_log`: where the log of the server's
-    core goes, if anywhere."""
+async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
+    """Run the plan. Raise LaunchError if the server does not start."""
     timeout = httpx.Timeout(600.0)
     limits = httpx.Limits(max_connections=None)
     async with (
         victim(
             [*SERVER, *_pool(plan), *(_SLOW if plan.slow_steps else ()), *plan.arguments],
             floor_seconds=FLOOR_SECONDS if plan.slow_steps else None,
-            core_log=core_log,
         ) as server,
         httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as http,
     ):

@@ -18,7 +18,6 @@ import trio
 
 from loadtests.chaos.saboteur.sitecustomize import (
     BEGUN,
-    CORE_LOG_VARIABLE,
     FLOOR_VARIABLE,
     LIVE_VARIABLE,
     ORDER_VARIABLE,
@@ -129,12 +128,11 @@ async def victim(
     *,
     sabotage: bool = True,
     floor_seconds: float | None = None,
-    core_log: Path | None = None,
 ) -> AsyncIterator[Victim]:
     """Start `penstock serve` with these arguments, with the embedded model if they name none, and yield when
     it is ready; stop it after the block. Raise LaunchError if it does not start. `sabotage`: whether its
     engines can be made to fail from inside; `floor_seconds`: how long any step may take, in place of half a
-    minute; `core_log`: where the log of the server's core goes, if anywhere."""
+    minute."""
     model = () if "--model" in arguments else ("--model", "embedded")
     options = ("--port", "0", "--log-format", "json", *model, *arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
@@ -142,8 +140,6 @@ async def victim(
         variables = {LIVE_VARIABLE: str(live), ORDER_VARIABLE: str(order)} if sabotage else {}
         if floor_seconds is not None:
             variables[FLOOR_VARIABLE] = str(floor_seconds)
-        if core_log is not None:
-            variables[CORE_LOG_VARIABLE] = str(core_log)
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "api", "serve", *options],

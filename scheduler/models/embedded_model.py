@@ -1,4 +1,4 @@
-"""The model for tests, `--model embedded`. `training/` has how it was made."""
+"""The model for tests, `--model embedded`. README.md has how it was made."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ downloaded."""
 
 _INSTEAD_OF_GGUF = (
     "take the model as a folder of safetensors, as mlx-community on the Hugging Face hub has it in 4 and 8"
-    " bits, or make one of its original with `penstock convert`"
+    " bits, or make one of its original with `mlx_lm.convert`"
 )
 
 

@@ -27,10 +27,9 @@ from typing import Any, TypeAlias
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import TINY, TOKENIZER_FILES, TOKENIZER_FOLDER
-from scheduler.models.training.facts import Fact
-from scheduler.models.training.words import NAMES
 from tests.end_to_end.serving import serving
 from tests.scheduler.engine.mlx.zoo.census import SMALL, write
+from tests.scheduler.models.facts import NAMES
 
 AT_ONCE = 16
 DOCUMENTS = 24
@@ -54,10 +53,10 @@ def write_tasks(folder: Path, count: int) -> None:
     documents = []
     for _ in range(count):
         subjects = rng.sample(NAMES, CHOICES)
-        facts = [Fact(subject, "code", f"{rng.randrange(100, 1000)}") for subject in subjects]
+        codes = [rng.randrange(100, 1000) for _ in subjects]
         label = rng.randrange(CHOICES)
-        answers = [f"The code of {subjects[label]} is {fact.value}." for fact in facts]
-        text = " ".join(f"The code of {fact.subject} is {fact.value}." for fact in facts)
+        answers = [f"The code of {subjects[label]} is {code}." for code in codes]
+        text = " ".join(f"The code of {subjects[n]} is {codes[n]}." for n in range(CHOICES))
         question = f"{text} What is the code of {subjects[label]}?"
         documents.append({"question": question, "answers": answers, "label": label, "answer": answers[label]})
     path = folder / "documents.jsonl"

@@ -2,7 +2,7 @@
 
 Imports are nine tenths of the CPU time that a server takes to start, and `make test-all` starts a hundred.
 What is forked runs the same `main` with the same arguments, environment and streams. Servers that tests start
-by other commands (`penstock bench`, `penstock service run`, a shell) are started as a user starts them, as
+by other commands (`penstock bench`, `penstock service`, a shell) are started as a user starts them, as
 are those whose environment would change the interpreter, and on macOS all: its frameworks do not survive a
 fork.
 """

@@ -17,10 +17,10 @@ from urllib.request import Request, urlopen
 import pytest
 import trio
 
-from scheduler.models.training.code_books import BOOKS, code_book, question
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.end_to_end.test_start_errors import serve
+from tests.scheduler.models.facts import BOOKS, code_book, question
 
 pytestmark = pytest.mark.timeout(300)
 FOLDER = Path("tests/scheduler/models/adapters").absolute()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
 
-from loadtests.chaos.core_log.lines import read_log
 from loadtests.chaos.run import Plan, run
 from loadtests.chaos.strikes import kinds
-from tests.scheduler.engines.replay import Replay
 
 REQUESTS = 30
 
@@ -35,17 +32,14 @@ def test_a_death_of_each_kind_changes_no_answer() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_deaths_change_no_answer(tmp_path: Path) -> None:
-    """A sample of all kinds, as the seed chooses. What the server's core did can be replayed."""
+def test_two_deaths_change_no_answer() -> None:
+    """A sample of all kinds, as the seed chooses."""
     notes: list[str] = []
-    log = tmp_path / "core.log"
-    found = trio.run(run, Plan(requests=16, deaths=2, seed=5, poison=False), notes.append, log)
+    found = trio.run(run, Plan(requests=16, deaths=2, seed=5, poison=False), notes.append)
     assert list(found.complaints()) == [], notes
     assert found.server["deaths"] == sum(found.strikes.values()) == 2
     # How many had begun when it died is the machine's.
-    resumed = found.server["requests that resumed on another engine"]
-    assert resumed > 0
-    assert sum(one.resumed for one in Replay(read_log(log)).play().accepted) == resumed
+    assert found.server["requests that resumed on another engine"] > 0
 
 
 @pytest.mark.timeout(300)

@@ -24,8 +24,6 @@ import httpx
 import pytest
 import trio
 
-from api.cli.service import installation
-from api.cli.service.service_options import Platform, ServiceOptions, places_of
 from loadtests.processes import children, is_gone
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import eventually
@@ -69,12 +67,7 @@ def activated(*arguments: str, home: Path, lives: int) -> Iterator[Service]:
     environment = {**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    serve = [sys.executable, "-m", "api", "service", "run"]
-    options = ServiceOptions(
-        program=(sys.executable,), arguments=("--port", str(port), *arguments), platform=Platform.SYSTEMD
-    )
-    places = places_of(options.name, options.platform, system=False, environment=environment)
-    installation.write(installation.plan(options, places, {}), None)
+    serve = [sys.executable, "-m", "api", "serve", "--port", str(port), *arguments]
     process = subprocess.Popen(
         ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", "sh", "-c", lives * _LIFE, "sh", *serve],
         stdout=subprocess.PIPE,

@@ -8,18 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from grafana.boards import DASHBOARDS as BOARDS
-from grafana.build import FOLDER
-from grafana.dashboard import Dashboard
 from tests.grafana.exported import registry
 from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in, metrics_in, recorded, rules
 
 PROMETHEUS_OWN = {"up"}
-UNUSED: dict[str, str] = {
-    "penstock_malformed_tool_calls": "the model's failures, not the server's: for comparing models",
-    "penstock_telemetry_failures": "bugs of the server's own, each logged once: for finding a missing sample",
-}
-"""Exported, and used by no panel or rule: with the reason."""
 
 
 def exported() -> dict[str, set[str]]:
@@ -45,80 +37,9 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     assert {where: names - series for where, names in asked.items() if names - series} == {}
 
 
-def test_every_metric_is_asked_for() -> None:
-    """A metric that no panel uses is not worth its series, or has a reason."""
-    asked = {name for one in expressions() for name in metrics_in(filled_in(one.promql))}
-    unused = {metric for metric, names in exported().items() if not names & asked}
-    assert unused == set(UNUSED)
-
-
 def test_recorded_series_are_asked_for() -> None:
     asked = {name for one in expressions() for name in metrics_in(filled_in(one.promql))}
     assert recorded() <= asked
-
-
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
-def test_what_is_committed_is_what_the_builder_writes(board: Dashboard) -> None:
-    """Run `python -m grafana.build` after a change."""
-    assert (FOLDER / f"{board.name}.json").read_text("utf-8") == board.json()
-    assert len(DASHBOARDS) == len(BOARDS)
-
-
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
-def test_the_json_means_what_the_board_declares(board: Dashboard) -> None:
-    """Queries, units, thresholds and stacking of each panel, in the order and the sizes of the board: Grafana
-    does not show fields that a panel's builder omits or overwrites."""
-    panels = json.loads(board.json())["panels"]
-    assert [panel["id"] for panel in panels] == list(range(1, len(board.panels) + 1))
-    for panel, declared in zip(panels, board.panels, strict=True):
-        assert (panel["title"], panel["description"], panel["type"]) == (
-            declared.title,
-            declared.description,
-            declared.kind,
-        )
-        assert [(one["refId"], one["expr"], one["legendFormat"]) for one in panel["targets"]] == [
-            (letter, query.promql, query.legend)
-            for letter, query in zip("ABCDEFGH", declared.queries, strict=False)
-        ]
-        assert all(one["range"] and one["datasource"] == panel["datasource"] for one in panel["targets"])
-        assert (panel["gridPos"]["w"], panel["gridPos"]["h"]) == (declared.width, declared.height)
-        defaults = panel["fieldConfig"]["defaults"]
-        assert defaults["unit"] == declared.unit
-        limits = [step["value"] for step in defaults["thresholds"]["steps"]]
-        assert limits == [None, *(limit for limit in (declared.warn, declared.bad) if limit is not None)]
-        stacking = defaults.get("custom", {}).get("stacking", {"mode": "none"})["mode"]
-        assert stacking == ("normal" if declared.stacked else "none")
-        exemplars = [one["exemplar"] for one in panel["targets"]]
-        assert exemplars == [
-            "_bucket" in query.expression and declared.kind == "timeseries" for query in declared.queries
-        ]
-
-
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
-def test_panels_lie_in_rows_without_gaps(board: Dashboard) -> None:
-    """From left to right; a row is as high as its highest panel."""
-    x = y = height = 0
-    for panel in json.loads(board.json())["panels"]:
-        if x + panel["gridPos"]["w"] > 24:
-            x, y, height = 0, y + height, 0
-        assert (panel["gridPos"]["x"], panel["gridPos"]["y"]) == (x, y)
-        x, height = x + panel["gridPos"]["w"], max(height, panel["gridPos"]["h"])
-
-
-def test_variables_and_annotation_are_read_from_the_chosen_data_source() -> None:
-    """Every query goes through `$datasource`; engine deaths have their title and resolution."""
-    for path in DASHBOARDS:
-        board = json.loads(path.read_text("utf-8"))
-        source, *choices = board["templating"]["list"]
-        assert (source["type"], source["query"]) == ("datasource", "prometheus")
-        for choice in choices:
-            assert choice["datasource"]["uid"] == "${datasource}"
-            # A model that was never loaded has no penstock_model_info.
-            assert choice["query"]["query"].startswith("label_values(penstock_engine_up")
-            assert (choice["allValue"], choice["includeAll"], choice["multi"]) == (".*", True, True)
-        (deaths,) = board["annotations"]["list"]
-        assert (deaths["titleFormat"], deaths["step"]) == ("{{model}}: engine {{engine}} died", "10s")
-        assert all(panel["datasource"]["uid"] == "${datasource}" for panel in board["panels"])
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))

@@ -64,28 +64,3 @@ def test_threads_are_counted() -> None:
 
 def test_without_proc_descriptors_are_counted_by_lsof(sleeper: subprocess.Popen[str]) -> None:
     assert processes.open_files_by_lsof(sleeper.pid) == processes.open_files(sleeper.pid)
-
-
-def test_processor_time_is_the_processs_own(sleeper: subprocess.Popen[str]) -> None:
-    """Without its children's; /proc and ps agree, to ps's second."""
-    # The ps of a simulated Mac is Linux', which counts whole seconds.
-    unit = 0.0 if processes._PROC.is_dir() else 1.0
-    before = processes.cpu_seconds(os.getpid())
-    worker = f"import time\nwhile time.process_time() < {unit + 1.0}: pass"
-    subprocess.run([sys.executable, "-c", worker], check=True)
-    assert 0.0 <= processes.cpu_seconds(os.getpid()) - before < unit + 0.9
-    ours = processes.seconds_of(processes._of(os.getpid(), "time="))
-    assert abs(ours - processes.cpu_seconds(os.getpid())) < 2.0
-    sleeper.kill()
-    sleeper.wait()
-    with pytest.raises((ProcessLookupError, FileNotFoundError)):
-        processes.cpu_seconds(sleeper.pid)
-
-
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [("0:00.07", 0.07), ("12:34.50", 754.5), (" 01:02:03", 3723.0), ("2-00:00:01", 172_801.0)],
-)
-def test_ps_writes_processor_time_in_two_ways(time: str, seconds: float) -> None:
-    """macOS minutes and hundredths, Linux hours, and days before them."""
-    assert processes.seconds_of(time) == pytest.approx(seconds)

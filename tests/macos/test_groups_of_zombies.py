@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import sys
 from typing import NoReturn
 
 import pytest
@@ -13,7 +12,6 @@ import trio
 from trio.testing import trio_test
 
 from api.cli import started_server
-from api.cli.models import convert
 from loadtests import launch
 
 
@@ -25,12 +23,6 @@ def zombies(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "killpg", refuse)
-
-
-def test_a_converter() -> None:
-    with convert._child([sys.executable, "-c", ""], os.environ) as child:
-        pass
-    assert child.returncode == 0
 
 
 def test_a_server_that_a_command_has_started() -> None:

@@ -25,8 +25,6 @@ MAY_SEE_THE_ENGINE = {
 
 MAY_IMPORT_MLX = (
     "scheduler/engine/mlx/",
-    "scheduler/models/training/adapters.py",
-    "scheduler/models/training/evaluation.py",
     "loadtests/device/",
     "loadtests/step/",
     "loadtests/chaos/device_faults.py",
@@ -83,7 +81,7 @@ def test_one_file_touches_ray() -> None:
 def test_the_server_sees_little_of_the_engine() -> None:
     wrong = []
     for path in modules("scheduler") + modules("api"):
-        if {"engine", "training"} & {*path.parts}:
+        if "engine" in path.parts:
             continue
         for imported in imports(path):
             if (imported + ".").startswith("scheduler.engine."):
@@ -115,7 +113,7 @@ def _everything() -> list[Path]:
 def _folders() -> list[str]:
     roots = [ROOT / "scheduler", ROOT / "api"]
     folders = {path.parent for root in roots for path in root.rglob("*.py")}
-    return sorted(str(path.relative_to(ROOT)) for path in folders if "training" not in path.parts)
+    return sorted(str(path.relative_to(ROOT)) for path in folders)
 
 
 @pytest.mark.parametrize("folder", _folders())
@@ -123,7 +121,7 @@ def test_packages_form_no_cycle(folder: str) -> None:
     """Each file and each sub-package of a folder is a node; the imports between them are acyclic, at every
     depth."""
     root = ROOT / folder
-    files = [path for path in root.rglob("*.py") if "training" not in path.parts]
+    files = list(root.rglob("*.py"))
     arrows: dict[str, set[str]] = {}
     for path in files:
         node = path.relative_to(root).parts[0].removesuffix(".py")
@@ -141,14 +139,6 @@ def _siblings(path: Path, package: str) -> Iterator[str]:
     for name in imports(path, members=True):
         if name.startswith(package + "."):
             yield name[len(package) + 1 :].split(".")[0]
-
-
-def test_what_serves_does_not_know_how_its_model_was_made() -> None:
-    """The wheel does not contain training."""
-    for path in (path for package in ("scheduler", "api", "loadtests") for path in modules(package)):
-        if "training" not in path.parts:
-            assert not [name for name in imports(path) if name.startswith("scheduler.models.training")]
-            assert not [name for name in imports(path) if name.split(".")[0] == "torch"]
 
 
 def test_the_server_runs_without_mlx() -> None:

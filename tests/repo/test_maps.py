@@ -75,7 +75,7 @@ QUESTIONS |= {
     "What does the live page get?": ("api/admin/live.py", "LiveFeed"),
     "What does `penstock doctor` find?": ("api/cli/doctor/findings.py", "findings"),
     "How does `penstock pull` resume?": ("api/cli/models/download.py", "Download"),
-    "What is in the systemd unit?": ("api/cli/service/units.py", "unit_text"),
+    "What is in the systemd unit?": ("api/cli/service.py", "units"),
     "How is a chat template rendered?": ("scheduler/prompt/chat_template.py", "renderer"),
     "Which engine gets a request?": ("scheduler/engines/placement.py", "least_seconds"),
     "Which request is blamed for a crash?": ("scheduler/engines/poison.py", "culprit_of"),
@@ -153,7 +153,7 @@ def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
 
 def product_files() -> list[Path]:
     files = [path for package in PACKAGES for path in modules(package)]
-    return [path for path in files if not path.name.startswith("__") and "training" not in path.parts]
+    return [path for path in files if not path.name.startswith("__")]
 
 
 def test_each_file_opens_with_an_idea_of_its_own() -> None:

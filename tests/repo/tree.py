@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("scheduler", "api", "loadtests", "grafana")
+PACKAGES = ("scheduler", "api", "loadtests")
 
 
 def modules(package: str) -> list[Path]:

@@ -298,7 +298,7 @@ def _notes(model: DiskModel) -> Iterator[str]:
 def _reason_and_remedy(one: ModelOnDisk) -> tuple[str, str]:
     """Return why a model cannot be served, and what to do: what the reason itself ends with, if it does."""
     if one.model.is_model and one.plan is not None and not one.plan.fits:
-        return one.reason, "a smaller or quantised one: penstock convert --q-bits 4"
+        return one.reason, "a smaller or quantised one: mlx_lm.convert -q"
     found = _REMEDY.fullmatch(one.reason)
     if found is not None and (one.model.source != "hub" or not found["todo"].startswith("download")):
         return found["reason"], found["todo"]

@@ -1,1 +1,1 @@
-"""`penstock models`, `pull`, `rm`, `show`, `convert` and `bench MODEL`: the models on this machine."""
+"""`penstock models`, `pull`, `rm` and `show`: the models on this machine."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,7 +21,6 @@ from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.prompt import model_folder, model_types
 from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
-from scheduler.shared.user_cache import user_data_folder
 
 Source: TypeAlias = Literal["hub", "folder", "own", "embedded"]
 _REPO_PREFIX = "models--"
@@ -104,26 +103,15 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def made_models_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder in which `convert` puts its results."""
-    return user_data_folder(os.environ if environment is None else environment) / "models"
-
-
 def find(
-    folders: Iterable[Path] = (),
-    *,
-    cache: Path | None = None,
-    made: Path | None = None,
-    dialects: bool = True,
+    folders: Iterable[Path] = (), *, cache: Path | None = None, dialects: bool = True
 ) -> list[DiskModel]:
-    """Return the embedded model, smollm2 if it was pulled, and every model of the hub's cache, of Penstock's
-    own folder and of `folders`, in order of their names. `cache` and `made` replace this user's folders. If
-    `dialects` is false, dialects and `chat_template` stay empty, and no tokenizer is loaded. Raise nothing,
-    whatever a folder may hold."""
+    """Return the embedded model, smollm2 if it was pulled, and every model of the hub's cache and of
+    `folders`, in order of their names. `cache` replaces this user's. If `dialects` is false, dialects and
+    `chat_template` stay empty, and no tokenizer is loaded. Raise nothing, whatever a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
-        *_folder_places([made_models_folder() if made is None else made], given=False),
-        *_folder_places(folders, given=True),
+        *_folder_places(folders),
     ]
     places.sort(key=lambda place: place.name.lower())
     own = [DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")]
@@ -133,12 +121,10 @@ def find(
     return with_dialects(models) if dialects else models
 
 
-def named(
-    text: str, folders: Iterable[Path] = (), *, cache: Path | None = None, made: Path | None = None
-) -> DiskModel | None:
+def named(text: str, folders: Iterable[Path] = (), *, cache: Path | None = None) -> DiskModel | None:
     """Return the model of a name that `find` gives, or of a folder, or None if there is none. Its dialects
     are read."""
-    for model in find(folders, cache=cache, made=made, dialects=False):
+    for model in find(folders, cache=cache, dialects=False):
         if text == model.name:
             return with_dialects([model])[0]
     path = Path(text).expanduser()
@@ -261,20 +247,19 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
             yield DiskModel(own, snapshot, "hub", partial_bytes=partial, revision=snapshot.name)
 
 
-def _folder_places(folders: Iterable[Path], *, given: bool) -> Iterator[DiskModel]:
-    """Yield each folder that is a model, or the models in it, at most two deep (`owner/name`). If `given` by
-    an operator, a folder without models is yielded, too, with the reason."""
+def _folder_places(folders: Iterable[Path]) -> Iterator[DiskModel]:
+    """Yield each folder that is a model, or the models in it, at most two deep (`owner/name`). A folder
+    without models is yielded, too, with the reason."""
     for folder in folders:
         folder = folder.expanduser()
         if not folder.is_dir():
-            if given:
-                yield DiskModel(str(folder), folder, "folder", reason="there is no such folder")
+            yield DiskModel(str(folder), folder, "folder", reason="there is no such folder")
             continue
         if _is_candidate(folder):
             yield DiskModel(folder.resolve().name, folder, "folder")
             continue
         inside = list(_places_in(folder))
-        if given and not inside:
+        if not inside:
             yield DiskModel(folder.resolve().name, folder, "folder", reason="it holds no config.json")
         yield from inside
 

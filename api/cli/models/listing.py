@@ -23,7 +23,7 @@ _WIDTH = 78
 @folders_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def models(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List the models on this machine: of the Hugging Face hub's cache, of `penstock convert`, of folders."""
+    """List the models on this machine: of the Hugging Face hub's cache, and of folders."""
     reading = read(disk_models.find(folders, dialects=False))
     if as_json:
         click.echo(json.dumps(listed(reading), indent=2))

@@ -1,4 +1,4 @@
-"""Models with the plan of each on this machine: what `models`, `show` and `bench` start from."""
+"""Models with the plan of each on this machine: what `models` and `show` start from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock rm MODEL`: delete a model from the hub's cache, or one that `penstock convert` made."""
+"""`penstock rm MODEL`: delete a model from the hub's cache, or smollm2."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Removal:
 @click.argument("model")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str, yes: bool) -> None:
-    """Delete a model: one in the Hugging Face hub's cache, smollm2, or one that `penstock convert` made.
+    """Delete a model: one in the Hugging Face hub's cache, or smollm2.
 
     MODEL is a name that `penstock models` lists; ID is all revisions of it, ID@REVISION one of them.
     """
     found = find_one(model)
-    removal = plan_removal(found, disk_models.hub_cache(), disk_models.made_models_folder())
+    removal = plan_removal(found, disk_models.hub_cache())
     if not yes:
         if not _is_terminal():
             raise OperatorError("nobody can be asked here: give --yes to delete")
@@ -49,18 +49,16 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def plan_removal(model: DiskModel, cache: Path, made: Path) -> Removal:
+def plan_removal(model: DiskModel, cache: Path) -> Removal:
     """Return what to delete for this model, without blobs that another revision uses. Raise OperatorError if
-    it lies neither in `cache` nor in `made`."""
+    it does not lie in `cache`."""
     folder = Path(os.path.abspath(model.folder))
     if model.source == "embedded":
         raise OperatorError("the embedded model is a part of the program, and stays")
     if model.source == "own":
         return Removal((folder,), _freed([folder]))
     if model.source == "folder":
-        if folder.parent != Path(os.path.abspath(made)) or folder.is_symlink():
-            raise OperatorError(f"{folder} is not in the hub's cache: delete it yourself")
-        return Removal((folder,), _freed([folder]))
+        raise OperatorError(f"{folder} is not in the hub's cache: delete it yourself")
     repository = folder if folder.name.startswith("models--") else folder.parents[1]
     if repository.parent != Path(os.path.abspath(cache)) or repository.is_symlink():
         raise OperatorError(f"{repository} is not a folder of the hub's cache: delete it yourself")

@@ -6,8 +6,7 @@ left, so MLX on a CPU dies of SIGSEGV without a message. SIGALRM: one of the nex
 Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine. The file that
 ORDER_VARIABLE names makes one step slow, or lets it hang (`../slow_steps.py` writes it).
 
-In the server FLOOR_VARIABLE shortens how long any step may take, and CORE_LOG_VARIABLE names the file for the
-log of its core.
+In the server FLOOR_VARIABLE shortens how long any step may take.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ LIVE_VARIABLE = "CHAOS_LIVE_FILE"
 """Names the file that gets the bytes of MLX's live buffers, once a second."""
 ORDER_VARIABLE = "CHAOS_ORDER_FILE"
 FLOOR_VARIABLE = "CHAOS_FLOOR_SECONDS"
-CORE_LOG_VARIABLE = "CHAOS_CORE_LOG"
 BEGUN = ".begun"
 """The suffix of the order's file during its step."""
 _BLOCK = bytes(4 << 20)
@@ -146,16 +144,7 @@ def _shorten_limits(seconds: float) -> None:
     deadlines.FLOOR_SECONDS = seconds
 
 
-def _record_core(path: Path) -> None:
-    from loadtests.chaos.core_log.recording import record
-
-    record(path)
-
-
 if "scheduler.engine" in sys.orig_argv:
     install()
-elif "serve" in sys.orig_argv:
-    if FLOOR_VARIABLE in os.environ:
-        _shorten_limits(float(os.environ[FLOOR_VARIABLE]))
-    if CORE_LOG_VARIABLE in os.environ:
-        _record_core(Path(os.environ[CORE_LOG_VARIABLE]))
+elif "serve" in sys.orig_argv and FLOOR_VARIABLE in os.environ:
+    _shorten_limits(float(os.environ[FLOOR_VARIABLE]))

@@ -9,7 +9,7 @@ from scheduler.errors import StartupError
 from scheduler.shared.folder.mlx_lm_module import Module
 
 _REMEDY = (
-    "serve a conversion to MLX, or make one of its 16-bit original (penstock convert ORIGINAL --q-bits 4)"
+    "serve a conversion to MLX, or make one of its 16-bit original (mlx_lm.convert --hf-path ORIGINAL -q)"
 )
 _SUFFIXES: Final[Mapping[str, str]] = {
     "qweight": "GPTQ or AWQ",

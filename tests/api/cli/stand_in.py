@@ -53,15 +53,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin("application/json")
             self.wfile.write(json.dumps({"data": [{"id": "tiny", "owned_by": "penstock"}]}).encode())
         else:
-            self._begin("text/event-stream")
-            self._forever(self._snapshot)
+            self.send_error(404)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.stand_in.bodies.append(body)
         self._begin("text/event-stream")
         if body["messages"][-1]["content"] == "forever":
-            self._forever(lambda: _delta("word "))
+            self._forever(_delta("word "))
         else:
             self.wfile.write(_delta("**Hello** ") + _delta("you.") + _delta("", "stop") + b"data: [DONE]\n\n")
 
@@ -70,14 +69,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", kind)
         self.end_headers()
 
-    def _snapshot(self) -> bytes:
-        body = {"time": time.monotonic(), "generated_tokens": 0, "model": "tiny", "slots": 8}
-        return b"event: snapshot\ndata: " + json.dumps(body).encode() + b"\n\n"
-
-    def _forever(self, piece: Any) -> None:
+    def _forever(self, piece: bytes) -> None:
         try:
             while True:
-                self.wfile.write(piece())
+                self.wfile.write(piece)
                 time.sleep(_PIECE_SECONDS)
         except OSError:
             self.stand_in.hung_up.set()

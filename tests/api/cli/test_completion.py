@@ -28,10 +28,9 @@ def offered(line: str) -> list[CompletionItem]:
         ("serve --engine s", {"scripted"}),
         ("serve --max-sl", {"--max-slots"}),
         ("serve --max-slots ", set()),
-        ("service re", {"restart"}),
+        ("service un", {"uninstall"}),
         ("bench comp", {"compare"}),
         ("bench compare --rou", {"--rounds"}),
-        ("bench small --js", {"--json"}),
         ("--vers", {"--version"}),
     ],
 )

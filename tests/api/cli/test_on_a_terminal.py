@@ -22,13 +22,7 @@ from tests.api.cli.stand_in import StandIn, standing_in
 
 SECONDS = 60.0
 CTRL_C, CTRL_D = b"\x03", b"\x04"
-NO_ANSWERS = {"PROMPT_TOOLKIT_NO_CPR": "1"}
-"""This terminal does not say where its cursor is."""
-LEAVE_SCREEN = b"\x1b[?1049l"
-PROMPT = b"\x1b[?2004h"
-"""Bracketed paste is on while a line is typed."""
-NO_PASTE = b"\x1b[?2004l"
-SHOW_CURSOR = b"\x1b[?25h"
+PROMPT = b"> "
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +72,17 @@ def _take_terminal() -> None:
 
 
 @contextmanager
-def on_terminal(
-    folder: Path, *arguments: str, program: tuple[str, ...] = ("-m", "api")
-) -> Iterator[Terminal]:
+def on_terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
     """Behind the block the process has ended, and the terminal is as it was before."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
     process = subprocess.Popen(
-        [sys.executable, *program, *arguments],
+        [sys.executable, "-m", "api", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color", **NO_ANSWERS},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color"},
         preexec_fn=_take_terminal,
     )
     try:
@@ -105,54 +97,14 @@ def on_terminal(
 
 
 def test_a_chat_that_is_terminated_leaves_the_terminal(server: StandIn, tmp_path: Path) -> None:
-    """While a line is typed."""
+    """While a line is typed. Of a signal just before the wait for a key, Python learns at the next one."""
     with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
         terminal.wait_for(PROMPT)
-        terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.exit_code() == 143
+        while terminal.process.poll() is None:
+            terminal.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert terminal.exit_code() in (143, -signal.SIGTERM)
         assert b"Traceback" not in terminal.shown
-
-
-TERMINATED_AT = """
-import os, signal
-from prompt_toolkit import application, history
-from prompt_toolkit.input import vt100
-
-def terminate_at(owner, name):
-    method = getattr(owner, name)
-    def terminated(*arguments, **options):
-        setattr(owner, name, method)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return method(*arguments, **options)
-    setattr(owner, name, terminated)
-
-terminate_at({owner}, "{name}")
-from api.cli.command_line import main
-main()
-"""
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "keys"),
-    [
-        ("application.Application", "_pre_run", b""),
-        ("history.FileHistory", "load_history_strings", b""),
-        ("application.Application", "_poll_output_size", b""),
-        ("vt100.raw_mode", "__exit__", CTRL_D),
-    ],
-)
-def test_wherever_a_prompt_is_terminated_it_leaves_the_terminal(
-    server: StandIn, tmp_path: Path, owner: str, name: str, keys: bytes
-) -> None:
-    """Before it is drawn, while it is drawn, while it waits, and after Ctrl-D."""
-    program = "-c", TERMINATED_AT.format(owner=owner, name=name)
-    with on_terminal(tmp_path, "chat", "--url", server.url, program=program) as terminal:
-        if keys:
-            terminal.wait_for(PROMPT)
-            terminal.press(keys)
-        assert terminal.exit_code() == 143
-        assert b"Traceback" not in terminal.shown
-        assert NO_PASTE in terminal.shown.rpartition(PROMPT)[2] or PROMPT not in terminal.shown
 
 
 def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) -> None:
@@ -160,8 +112,7 @@ def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) 
     with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
         terminal.wait_for(PROMPT)
         terminal.press(b"hi\r")
-        terminal.wait_for(b"Hello")
-        terminal.wait_for(b"tokens")
+        terminal.wait_for(b"**Hello** you.")
         terminal.wait_for(PROMPT)
         terminal.press(b"forever\r")
         terminal.wait_for(b"word word")
@@ -173,21 +124,6 @@ def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) 
         assert terminal.exit_code() == 130
         assert b"Traceback" not in terminal.shown
     assert server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "**Hello** you."}
-
-
-@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (CTRL_C, 130), (signal.SIGTERM, 143)])
-def test_top_ends_by_a_key_or_a_signal_and_leaves_the_screen(
-    server: StandIn, tmp_path: Path, end: bytes | signal.Signals, code: int
-) -> None:
-    with on_terminal(tmp_path, "top", "--url", server.url) as terminal:
-        terminal.wait_for(b"of 8 in use")
-        if isinstance(end, bytes):
-            terminal.press(end)
-        else:
-            terminal.process.send_signal(end)
-        assert terminal.exit_code() == code
-        assert LEAVE_SCREEN in terminal.shown
-        assert SHOW_CURSOR in terminal.shown
 
 
 def penstock(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -206,10 +142,3 @@ def test_a_pipe_gets_the_answer_and_nothing_else(server: StandIn) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "**Hello** you.\n", "")
     assert server.bodies[-1]["messages"] == [{"role": "user", "content": "question"}]
     assert server.bodies[-1]["temperature"] == 0
-
-
-def test_top_in_a_pipe_is_one_frame(server: StandIn) -> None:
-    done = penstock("top", "--url", server.url)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    assert "queue   nobody waits" in done.stdout.splitlines()

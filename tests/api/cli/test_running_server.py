@@ -136,8 +136,8 @@ def test_penstock_is_known_among_other_servers(entry: object, header: str, ours:
     server = find(HERE, answering(200, {"data": [entry]}, server=header))
     assert server.is_penstock is ours
     if not ours:
-        with pytest.raises(OperatorError, match="not Penstock: `penstock top` needs"):
-            server.need_penstock("top")
+        with pytest.raises(OperatorError, match="not Penstock: `penstock launch` needs"):
+            server.need_penstock("launch")
 
 
 def test_a_server_of_embeddings_alone_does_not_chat() -> None:

@@ -11,7 +11,7 @@ from mlx_lm import load
 from mlx_lm.generate import generate
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.models.training.code_books import BOOKS, code_book, question
+from tests.scheduler.models.facts import BOOKS, code_book, question
 
 FOLDER = Path(__file__).parent / "adapters"
 MOST_BYTES = 300_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -13,9 +14,10 @@ from mlx_lm.generate import stream_generate
 from safetensors import safe_open
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from tests.scheduler.models.torch_logits import COLUMNS, STORED, origin
 
 MOST_BYTES = 8_000_000
+STORED = Path(__file__).with_name("torch_logits.safetensors")
+"""For 300 token ids at every position each 128th logit and the logarithm of the sum of all exponentials."""
 CODE = "The code of drone 17 is K4Q-9. The code of drone 71 is B2X-4. The code of pump 17 is Z8A-1."
 
 
@@ -97,18 +99,12 @@ def test_the_committed_evaluation_keeps_what_was_promised() -> None:
 
 def test_what_is_served_computes_what_was_trained() -> None:
     """At every position mlx-lm has the logits that the network in PyTorch has, which are stored: with
-    positions as they were trained, without `export.LONG_CONTEXT`, which interpolates them."""
+    positions as they were trained, without the configuration's `rope_scaling`, which interpolates them."""
     model = load(str(EMBEDDED_FOLDER), model_config={"rope_scaling": None})[0]
     model.set_dtype(mx.float32)
     with safe_open(STORED, "np") as stored:
         ids, theirs, sums = (stored.get_tensor(name) for name in ("ids", "logits", "sums"))
     (ours,) = np.array(model(mx.array(ids)[None]))
     exact = ours.astype(np.float64)
-    assert np.abs(ours[:, COLUMNS] - theirs).max() < 1e-3 * np.abs(theirs).max()
+    assert np.abs(ours[:, ::128] - theirs).max() < 1e-3 * np.abs(theirs).max()
     assert np.abs(np.log(np.exp(exact).sum(-1)) - sums).max() < 1e-3 * np.abs(theirs).max()
-
-
-def test_the_stored_logits_are_of_this_network_and_these_weights() -> None:
-    """After a change to either, `python -m tests.scheduler.models.torch_logits` recomputes them."""
-    with safe_open(STORED, "np") as stored:
-        assert origin().items() <= stored.metadata().items()

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import pytest
 from jinja2.exceptions import TemplateError
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from scheduler.models import train_tokenizer
-from scheduler.models.random_qwen3 import EOS_TOKEN_ID, FIRST_ADDED_TOKEN_ID, PAD_TOKEN_ID, TOKENIZER_FOLDER
-from scheduler.models.train_tokenizer import (
-    MARKUP_TOKENS,
-    SPECIAL_TOKENS,
-    TOKENIZER_FILE,
-    VOCABULARY,
-    corpus,
-    train,
+from scheduler.models.random_qwen3 import (
+    EOS_TOKEN_ID,
+    FIRST_ADDED_TOKEN_ID,
+    PAD_TOKEN_ID,
+    TINY,
+    TOKENIZER_FOLDER,
 )
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Added but not special, as in Qwen3: they survive `skip_special_tokens`, so parsers see them."""
 
 ENGLISH = (
     "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
@@ -43,12 +42,12 @@ def render(tokenizer: Any, *messages: dict[str, Any], **options: Any) -> str:
 def test_it_loads_as_a_fast_tokenizer_with_exactly_8192_tokens(tokenizer: Any) -> None:
     """The ids that the model's config names are those of the tokenizer, and the added tokens come last."""
     assert tokenizer.is_fast
-    assert len(tokenizer) == VOCABULARY == 8192
+    assert len(tokenizer) == TINY.vocabulary == 8192
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", EOS_TOKEN_ID)
     assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|endoftext|>", PAD_TOKEN_ID)
     added = tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS, *MARKUP_TOKENS])
-    assert added == list(range(FIRST_ADDED_TOKEN_ID, VOCABULARY))
-    assert TOKENIZER_FILE.stat().st_size < 600_000
+    assert added == list(range(FIRST_ADDED_TOKEN_ID, TINY.vocabulary))
+    assert (TOKENIZER_FOLDER / "tokenizer.json").stat().st_size < 600_000
 
 
 @pytest.mark.parametrize(
@@ -69,17 +68,6 @@ def test_markup_survives_where_special_tokens_are_skipped(tokenizer: Any) -> Non
     ids = tokenizer.encode("<think>x</think><tool_call></tool_call><|im_end|>")
     assert len(ids) == 6
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>x</think><tool_call></tool_call>"
-
-
-@pytest.mark.slow
-def test_training_again_gives_a_tokenizer_of_the_same_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merges depend on the Python version's library; the size and the ids of added tokens do not. The
-    beginning of the text is enough for them."""
-    monkeypatch.setattr(train_tokenizer, "corpus", lambda: islice(corpus(), 1000))
-    made, committed = train(), Tokenizer.from_file(str(TOKENIZER_FILE))
-    assert made.get_vocab_size() == committed.get_vocab_size() == VOCABULARY
-    assert made.get_added_tokens_decoder().keys() == committed.get_added_tokens_decoder().keys()
-    assert made.decode(made.encode(ENGLISH).ids) == ENGLISH
 
 
 def test_a_conversation_is_rendered_as_chatml(tokenizer: Any) -> None:

@@ -126,7 +126,7 @@ def test_gguf_is_refused_with_what_to_do(model: str, tmp_path: Path, monkeypatch
     (tmp_path / "folder").mkdir()
     for file in ("m.gguf", "folder/m.gguf"):
         (tmp_path / file).touch()
-    with pytest.raises(StartupError, match=r"GGUF, which is not served: .*mlx-community.*`penstock convert`"):
+    with pytest.raises(StartupError, match=r"GGUF, which is not served: .*mlx-community.*`mlx_lm.convert`"):
         find(model)
     (tmp_path / "folder" / "config.json").touch()
     assert find("folder").is_dir()

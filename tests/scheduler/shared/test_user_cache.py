@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.models.disk_models import made_models_folder
 from api.remote_engines import token_file
 from scheduler.shared.user_cache import user_cache_folder, user_data_folder
 
@@ -24,10 +23,9 @@ XDG = {"XDG_CACHE_HOME": "/xdg", **HOME}
 def test_what_cannot_be_had_again_is_in_no_folder_that_macos_empties(
     platform: str, cache: str, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Converted models, and the token that engines on other machines have a copy of."""
+    """As the token that engines on other machines have a copy of."""
     monkeypatch.setattr("sys.platform", platform)
     assert user_cache_folder(HOME) == Path(cache)
     assert user_data_folder(HOME) == Path(data)
-    assert made_models_folder(HOME) == Path(data) / "models"
     assert token_file(HOME) == Path(data) / "join-token"
     assert user_cache_folder(XDG) == user_data_folder(XDG) == Path("/xdg/penstock")

@@ -228,7 +228,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
                 ),
             ),
         ),
-        *("a/large", "note", "90 GB", "--q-bits 4"),
+        *("a/large", "note", "90 GB", "mlx_lm.convert"),
     ),
     "half a download": (
         replace(

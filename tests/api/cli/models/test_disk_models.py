@@ -19,14 +19,14 @@ OTHER = "f" * 40
 
 def found(tmp_path: Path, *folders: Path, dialects: bool = False) -> dict[str, DiskModel]:
     """By name, from caches below `tmp_path`, without the embedded model and smollm2."""
-    models = find(folders, cache=tmp_path / "hub", made=tmp_path / "made", dialects=dialects)
+    models = find(folders, cache=tmp_path / "hub", dialects=dialects)
     assert models[0].name == "embedded"
     return {model.name: model for model in models[1:] if model.source != "own"}
 
 
 def test_the_embedded_model_is_always_there(tmp_path: Path) -> None:
     """With what `serve` says of it: its dialects, its task, its context."""
-    model, *others = find(cache=tmp_path / "none", made=tmp_path / "none")
+    model, *others = find(cache=tmp_path / "none")
     assert all(other.source == "own" for other in others)
     assert (model.name, model.folder, model.reason) == ("embedded", EMBEDDED_FOLDER, "")
     assert (model.task, model.context_tokens, model.dtype) == ("chat", 131072, "bfloat16")
@@ -36,11 +36,11 @@ def test_the_embedded_model_is_always_there(tmp_path: Path) -> None:
 def test_smollm2_is_listed_once_it_was_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the name that `serve` takes; its folder is the cache's."""
     folder = real_model()
-    model = named("smollm2", cache=tmp_path / "none", made=tmp_path / "none")
+    model = named("smollm2", cache=tmp_path / "none")
     assert model is not None
     assert (model.name, model.folder, model.source, model.reason) == ("smollm2", folder, "own", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert named("smollm2", cache=tmp_path / "none", made=tmp_path / "none") is None
+    assert named("smollm2", cache=tmp_path / "none") is None
 
 
 def test_a_snapshot_of_the_hub_has_its_id_and_its_commit(tmp_path: Path) -> None:
@@ -127,13 +127,6 @@ def test_given_folders_hold_models_up_to_two_deep(tmp_path: Path) -> None:
     }
 
 
-def test_what_convert_made_is_found_and_nothing_is_said_of_an_empty_place(tmp_path: Path) -> None:
-    """The folder of converted models may not exist."""
-    assert found(tmp_path) == {}
-    write_files(tmp_path / "made" / "mine-4bit", model_files())
-    assert list(found(tmp_path)) == ["mine-4bit"]
-
-
 @pytest.mark.parametrize(
     ("config", "expected", "text"),
     [
@@ -171,21 +164,21 @@ def test_bits_of_a_few_layers_stand_beside_those_of_the_others() -> None:
 
 def test_a_model_is_found_by_its_name_or_its_folder(tmp_path: Path) -> None:
     """And by nothing else."""
-    cache, made = tmp_path / "hub", tmp_path / "made"
+    cache = tmp_path / "hub"
     snapshot = write_repository(cache, "owner/name", model_files())
     folder = write_files(tmp_path / "elsewhere", model_files())
     for text, expected in (("owner/name", snapshot), (str(folder), folder), ("embedded", EMBEDDED_FOLDER)):
-        model = named(text, cache=cache, made=made)
+        model = named(text, cache=cache)
         assert model is not None
         assert (model.folder, model.tool_dialect) == (expected, "json_tools")
-    assert named("owner/other", cache=cache, made=made) is None
+    assert named("owner/other", cache=cache) is None
 
 
 def test_reading_models_needs_no_mlx(tmp_path: Path) -> None:
     """Neither do the tokenizers."""
     program = (
         "import sys; from pathlib import Path; from api.cli.models.disk_models import find;"
-        f"none = Path({str(tmp_path)!r}); found = find(cache=none, made=none)[0].tool_dialect;"
+        f"none = Path({str(tmp_path)!r}); found = find(cache=none)[0].tool_dialect;"
         "print(found, 'mlx.core' in sys.modules)"
     )
     done = subprocess.run(

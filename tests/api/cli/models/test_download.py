@@ -78,7 +78,7 @@ def test_a_model_comes_whole_and_is_where_the_hubs_library_looks(hub: FakeHub, t
     assert (result.sha256_files, result.git_files, result.present_files) == (2, 4, 0)
     assert result.fetched_bytes == sum(map(len, hub.files.values())) - len(b"no")
     assert sorted(path.name for path in result.folder.iterdir()) == sorted(hub.files.keys() - {"model.bin"})
-    (model,) = [one for one in find(cache=tmp_path, made=tmp_path, dialects=False) if one.source == "hub"]
+    (model,) = [one for one in find(cache=tmp_path, dialects=False) if one.source == "hub"]
     assert (model.name, model.reason, model.revision) == ("owner/small", "", COMMIT)
     from huggingface_hub import snapshot_download
 
@@ -112,7 +112,7 @@ def test_a_pull_goes_on_where_another_one_ended(hub: FakeHub, tmp_path: Path) ->
     etag = hub.etag(WEIGHTS)
     half = tmp_path / "models--owner--small" / "blobs" / f"{etag}.incomplete"
     half.write_bytes(hub.files[WEIGHTS][:123_456])
-    (model,) = [one for one in find(cache=tmp_path, made=tmp_path, dialects=False) if one.source == "hub"]
+    (model,) = [one for one in find(cache=tmp_path, dialects=False) if one.source == "hub"]
     assert (model.partial_bytes, model.reason) == (123_456, "the folder holds no model*.safetensors")
     hub.asked.clear()
     assert fetched(download(hub, tmp_path)).fetched_bytes == len(hub.files[WEIGHTS]) - 123_456

@@ -30,7 +30,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = {small: ModelMemory(GB, RowBytes(100_000)), large: ModelMemory(17 * GB, RowBytes(100_000))}
     mac = Machine("Apple M4", "metal", False, 16 * GB, {"max_recommended_working_set_size": 12 * GB})
     monkeypatch.setattr(disk_models, "hub_cache", lambda: tmp_path / "hub")
-    monkeypatch.setattr(disk_models, "made_models_folder", lambda: tmp_path / "made")
     monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(mac, found))
     return tmp_path / "hub"
 

@@ -77,7 +77,7 @@ def test_a_pull_says_what_it_did_and_one_that_is_stopped_goes_on(hub: FakeHub, t
     assert "penstock serve --model owner/small" in stdout
     assert [path.name for path in tmp_path.iterdir()] == [".cache"]
     cache = tmp_path / ".cache/huggingface/hub"
-    listed = find(cache=cache, made=tmp_path, dialects=False)
+    listed = find(cache=cache, dialects=False)
     assert [model.name for model in listed if model.is_model and model.source == "hub"] == ["owner/small"]
 
 

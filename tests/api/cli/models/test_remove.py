@@ -18,7 +18,6 @@ OTHER = "f" * 40
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(disk_models, "hub_cache", lambda: tmp_path / "hub")
-    monkeypatch.setattr(disk_models, "made_models_folder", lambda: tmp_path / "made")
     return tmp_path / "hub"
 
 
@@ -71,11 +70,8 @@ def test_a_terminal_is_asked(answer: str, cache: Path, monkeypatch: pytest.Monke
     assert not snapshot.exists()
 
 
-def test_what_convert_made_goes_and_other_folders_do_not(cache: Path, tmp_path: Path) -> None:
+def test_other_folders_stay(cache: Path, tmp_path: Path) -> None:
     """Nor does the embedded model, nor a cache that is a link to elsewhere."""
-    made = write_files(tmp_path / "made" / "mine-4bit", model_files())
-    run("mine-4bit", "--yes")
-    assert not made.exists()
     own = write_files(tmp_path / "own", model_files())
     for name, words in ((str(own), "delete it yourself"), ("embedded", "a part of the program")):
         with pytest.raises(OperatorError, match=words):

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from api.cli import process_table
+from api.cli import service
 from api.cli.errors import OperatorError
-from api.cli.process_table import Process
-from api.cli.service import managers
-from api.cli.service.managers import Launchd
-from scheduler.engine.budget.readings import MacMemory
+from api.cli.service import Service, _start_job, _stop_job
 
 pytestmark = pytest.mark.slow
 
 GUI, USER = f"gui/{os.getuid()}", f"user/{os.getuid()}"
 DRAIN = 3
 """How often launchd still knows a job that drains."""
+AGENT = Service("penstock", system=False)
 
 
 @dataclass
@@ -50,91 +49,62 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_LAUNCHCTL", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "darwin")
     (tmp_path / "drain").write_text(str(DRAIN))
     monkeypatch.setenv("HOME", str(tmp_path))
     return Mac(tmp_path)
 
 
-def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:
-    mac.has(GUI, USER)
-    launchd = Launchd("penstock", system=False)
-    launchd.start()
-    assert mac.job == f"{GUI}/penstock.penstock"
-    assert (launchd.state().is_active, launchd.state().pid) == (True, 4242)
-
-
-def test_without_a_desktop_the_agent_is_the_users(mac: Mac) -> None:
-    """Over ssh, on a machine without a screen: launchd answers 125."""
-    mac.has(USER)
-    launchd = Launchd("penstock", system=False)
-    launchd.start()
-    assert mac.job == f"{USER}/penstock.penstock"
-    assert launchd.state().is_active
-    launchd.stop()
-    assert Launchd("penstock", system=False).state().text == "not installed"
+@pytest.mark.parametrize("domains", [(GUI, USER), (USER,)])
+def test_a_job_is_in_the_first_domain_that_there_is(mac: Mac, domains: tuple[str, ...]) -> None:
+    """The user's desktop; over ssh, on a machine without a screen, launchd answers 125."""
+    mac.has(*domains)
+    _start_job(AGENT)
+    assert mac.job == f"{domains[0]}/penstock.penstock"
 
 
 def test_where_there_is_no_domain_it_is_said_what_to_do(mac: Mac) -> None:
     mac.has("nobody/1")
     with pytest.raises(OperatorError, match="--system"):
-        Launchd("penstock", system=False).start()
+        _start_job(AGENT)
 
 
-def test_a_daemon_is_the_machines(mac: Mac) -> None:
-    mac.has("system", GUI, USER)
-    Launchd("penstock", system=True).start()
-    assert mac.job == "system/penstock.penstock"
-
-
-def test_a_stop_ends_with_the_drain(mac: Mac) -> None:
+def test_a_start_drains_what_runs_and_starts_once(mac: Mac) -> None:
     """bootout returns before the job has ended: who deletes its files or starts it anew then is early."""
     mac.has(GUI)
-    launchd = Launchd("penstock", system=False)
-    launchd.start()
-    launchd.stop()
-    assert len(mac.calls("print")) > DRAIN
-    assert launchd.state().text == "not installed"
-
-
-def test_a_restart_drains_and_then_starts_once(mac: Mac) -> None:
-    mac.has(GUI)
-    launchd = Launchd("penstock", system=False)
-    launchd.start()
-    launchd.start()
+    _start_job(AGENT)
+    _start_job(AGENT)
     assert mac.job == f"{GUI}/penstock.penstock"
     assert len(mac.calls("bootstrap")) == 2, "none came too early"
+    before = len(mac.calls("print"))
+    _stop_job(AGENT)
+    assert len(mac.calls("print")) - before > DRAIN
+    assert mac.job == ""
 
 
 def test_what_launchd_has_not_quite_forgotten_is_tried_again(
     mac: Mac, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says input/output error, or operation in progress. One that stays is reported."""
+    """It says input/output error, or operation in progress. One that stays is reported, and any other one."""
     mac.has(GUI, refusals="5 37")
-    Launchd("penstock", system=False).start()
+    _start_job(AGENT)
     assert len(mac.calls("bootstrap")) == 3
     mac.has(GUI, refusals="5 5 5 5 5 5")
-    monkeypatch.setattr(managers, "_BOOTSTRAP_SECONDS", 0.5)
-    with pytest.raises(OperatorError, match="Bootstrap failed: 5"):
-        Launchd("penstock", system=False).start()
+    monkeypatch.setattr(service, "_BOOTSTRAP_SECONDS", 0.5)
+    for refusals, code in (("5 5 5 5 5 5", 5), ("78", 78)):
+        mac.has(GUI, refusals=refusals)
+        with pytest.raises(OperatorError, match=f"failed: {code}"):
+            _start_job(AGENT)
 
 
-def test_another_refusal_is_final(mac: Mac) -> None:
-    mac.has(GUI, refusals="78")
-    with pytest.raises(OperatorError, match="Bootstrap failed: 78"):
-        Launchd("penstock", system=False).start()
-
-
-def test_the_footprints_of_all_its_processes_are_its_memory(
-    mac: Mac, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """launchd counts none, and the engine, which has the model, is the server's child."""
-    table = [Process(4242, 1, 4242, ""), Process(5, 1, 5, ""), Process(6, 4242, 6, ""), Process(7, 6, 6, "")]
-    monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr(process_table, "processes", lambda: table)
-    monkeypatch.setattr(MacMemory, "footprint_bytes", lambda _, pid: {4242: 1, 6: 20, 7: None}[pid])
-    mac.has(GUI)
-    launchd = Launchd("penstock", system=False)
-    launchd.start()
-    assert launchd.state().memory_bytes == 21
-    monkeypatch.setattr(MacMemory, "footprint_bytes", lambda *_: None)
-    assert launchd.state().memory_bytes is None, "a daemon's are another user's"
+def test_launchd_starts_the_server_with_a_log_of_its_own(tmp_path: Path) -> None:
+    """Exit status 2 for a refused option, which is in the log, as all that it prints."""
+    log = tmp_path / "logs" / "penstock.log"
+    done = subprocess.run(
+        [sys.executable, "-m", "api", "service", "run", str(log), "--max-slots", "none"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+    assert "--max-slots" in log.read_text()

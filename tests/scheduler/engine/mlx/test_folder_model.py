@@ -183,7 +183,7 @@ def test_awq_is_unpacked_right(tmp_path: Path) -> None:
     found = _logits(tmp_path)
     assert float(mx.abs(expected - found).max()) < 0.02 * float(mx.abs(expected).max())
     _rewritten(tmp_path, quantization_config=awq | {"version": "gemv"})
-    with pytest.raises(StartupError, match=r"AWQ in 4 bits and the layout gemv.*penstock convert"):
+    with pytest.raises(StartupError, match=r"AWQ in 4 bits and the layout gemv.*mlx_lm.convert"):
         read_model(tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_packings_that_mlx_lm_does_not_unpack_are_refused_by_name(
         tmp_path, "model.safetensors", _weights(tmp_path) | {layer + one: mx.ones((4, 4)) for one in suffixes}
     )
     _rewritten(tmp_path, quantization_config=config)
-    with pytest.raises(StartupError, match=rf"packed as {words}.*penstock convert"):
+    with pytest.raises(StartupError, match=rf"packed as {words}.*mlx_lm.convert"):
         read_model(tmp_path)
 
 

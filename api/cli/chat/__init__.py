@@ -1,1 +1,0 @@
-"""`penstock chat`: a conversation in the terminal, or one answer through a pipe."""

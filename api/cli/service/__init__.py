@@ -1,1 +1,0 @@
-"""`penstock service`: the server under launchd or systemd."""

@@ -1,1 +1,0 @@
-"""`penstock top`: the live page's stream on a terminal."""

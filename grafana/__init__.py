@@ -1,1 +1,0 @@
-"""Dashboards and Prometheus rules; `python -m grafana.build` writes the dashboards' JSON."""

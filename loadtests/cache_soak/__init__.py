@@ -1,1 +1,0 @@
-"""A soak of the caches on a prompt's way: sessions come and go, and nothing may grow."""

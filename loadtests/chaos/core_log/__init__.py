@@ -1,1 +1,0 @@
-"""What happened in the core of a chaos run's server, and what followed: written there, replayed by a test."""

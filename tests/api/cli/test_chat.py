@@ -1,0 +1,122 @@
+"""The stream that `penstock chat` follows: what it takes, and what it says of one that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+import httpx
+import pytest
+
+from api.cli import chat
+from api.cli.chat import Piece, _answer, _question, stream
+from api.cli.errors import OperatorError
+from api.cli.running_server import ListedModel, RunningServer
+from tests.api.cli.stand_in import standing_in
+
+SERVER = RunningServer("http://127.0.0.1:9", "k", (ListedModel("tiny"),), is_penstock=True)
+ASK = [{"role": "user", "content": "hi"}]
+
+
+def chunk(reason: str | None = None, **delta: Any) -> bytes:
+    body = {"choices": [{"delta": delta, "finish_reason": reason}]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def streamed(body: bytes, status: int = 200) -> list[Piece]:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert json.loads(request.content) == {"seed": 1, "stream": True}
+        assert request.headers["authorization"] == "Bearer k"
+        return httpx.Response(status, content=body)
+
+    return list(stream(SERVER, {"seed": 1}, httpx.MockTransport(answer)))
+
+
+def test_text_and_thinking_come_in_their_order() -> None:
+    """Comments, unknown fields and what comes behind the end are skipped."""
+    body = b": queued 3\n\n" + chunk(role="assistant", content="") + chunk(reasoning_content="hm")
+    body += (
+        chunk(reasoning="vLLM")
+        + chunk(content="Grüße")
+        + chunk("length")
+        + b"data: [DONE]\n\n"
+        + b"data: {\n"
+    )
+    assert streamed(body) == [
+        Piece("thought", "hm"),
+        Piece("thought", "vLLM"),
+        Piece("text", "Grüße"),
+        Piece("end", "length"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (503, b'{"error": {"message": "full"}}', "503: full"),
+        (200, b'data: {"error": {"message": "no engine"}}\n\n', "no engine"),
+        (200, b"data: {\n\n", "no chat completion"),
+        (200, b"data: 3\n\n", "no chat completion"),
+        (200, chunk(content="half"), "closed the connection in mid-answer"),
+    ],
+)
+def test_a_failure_is_an_error_of_the_command(status: int, body: bytes, says: str) -> None:
+    with pytest.raises(OperatorError, match=says):
+        streamed(body, status)
+
+
+def test_an_answer_has_a_bound_unless_the_user_sets_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client's own: beside a long prompt the server would refuse one in the body."""
+    monkeypatch.setattr(chat, "MOST_PIECES", 3)
+    with standing_in() as server:
+        endless = [{"role": "user", "content": "forever"}]
+        found = RunningServer(server.url, None, (ListedModel("tiny"),), is_penstock=True)
+        assert _answer(found, {}, endless, goes_on=False) == "word word word "
+        assert server.hung_up.wait(60)
+        assert "the answer is cut" in capsys.readouterr().err
+        assert "max_tokens" not in server.bodies[0]
+
+
+def test_what_came_of_a_cut_answer_stays_in_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(*_: object) -> Any:
+        yield Piece("text", "half")
+        raise OperatorError("lost")
+
+    monkeypatch.setattr(chat, "stream", cut)
+    assert _answer(SERVER, {}, ASK, goes_on=True) == "half"
+    assert capsys.readouterr() == ("half\n", "penstock: lost\n")
+    with pytest.raises(OperatorError, match="lost"):
+        _answer(SERVER, {}, ASK, goes_on=False)
+
+
+@pytest.mark.parametrize(
+    ("piped", "words", "asked"),
+    [
+        (b"a\n", "", "a"),
+        (b"a\n", "what?", "what?\n\na"),
+        (b"", "what?", "what?"),
+        (b"", "", "no question"),
+        (b"", "caf\udce9", "not text"),
+        (b"\xff", "", "not text"),
+    ],
+)
+def test_the_question_is_the_argument_and_the_input(
+    piped: bytes, words: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are no text are refused: in the C locale Python reads them as half characters."""
+    reading, writing = os.pipe()
+    os.write(writing, piped)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        if asked.startswith("no"):
+            with pytest.raises(click.UsageError, match=asked):
+                _question(words)
+        else:
+            assert _question(words) == asked

@@ -1,1 +1,0 @@
-"""Kits for installations without a network."""

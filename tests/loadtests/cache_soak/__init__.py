@@ -1,1 +1,0 @@
-"""Tests of the soak of the caches."""
