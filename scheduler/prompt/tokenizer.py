@@ -134,27 +134,12 @@ class HubTokenizer:
         if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
             # transformers would make an empty tokenizer without a word.
             raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
-        # PyTorch is not needed here, so neither is transformers' advice to install it.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        # Imported late: it takes a second, and scripted tests do not need it.
-        from transformers import AutoTokenizer
-
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                folder,
-                local_files_only=True,
-                # None asks on a terminal whether to run the folder's own code.
-                trust_remote_code=False,
-            )
-        except Exception as error:  # transformers raises whatever its parsers raise
-            reason = " ".join(str(error).split())  # transformers writes several lines
-            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+        self._tokenizer = _loaded(folder)
         _read_other_templates(self._tokenizer, folder)
-        self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
-        if self._backend is None:
-            raise StartupError(
-                f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
-            )
+        self._backend: Any = self._tokenizer.backend_tokenizer
+        # A last training's, or a last call's: `save_pretrained` writes them into the file.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         vocabulary = self._tokenizer.get_vocab()
         self._vocabulary = 1 + max(vocabulary.values(), default=-1)
         # mlx-lm asks for it several times, and the library makes a new one each time.
@@ -347,6 +332,49 @@ class HubTokenizer:
 
     def _made_byte_table(self, token_of: Callable[[int], str | None]) -> ByteTable:
         return ByteTable(token_of, byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece)
+
+
+def _loaded(folder: Path) -> Any:
+    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json` where there is
+    one. Raise StartupError."""
+    # PyTorch is not needed here, so neither is transformers' advice to install it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Imported late: it takes a second, and scripted tests do not need it.
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    file = folder / "tokenizer.json"
+    # A class of its own would build the tokenizer anew, with other parts than the file's.
+    kind = PreTrainedTokenizerFast if file.exists() else AutoTokenizer
+    try:
+        # None asks on a terminal whether to run the folder's own code.
+        made: Any = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not file.exists():
+            if getattr(made, "backend_tokenizer", None) is None:
+                raise StartupError(
+                    f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
+                )
+            return made
+        library = LibraryTokenizer.from_file(str(file))
+    except StartupError:
+        raise
+    except Exception as error:  # Both libraries raise whatever their parsers raise.
+        reason = " ".join(str(error).split())  # transformers writes several lines
+        raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+    theirs = made.backend_tokenizer
+    known = library.get_added_tokens_decoder()
+    # What tokenizer_config.json names beside the file; it changes nothing of what the file has.
+    library.add_tokens(
+        [token for at, token in sorted(theirs.get_added_tokens_decoder().items()) if at not in known]
+    )
+    made._tokenizer = library
+    if not library.num_special_tokens_to_add(is_pair=False):
+        # DeepSeek's file puts nothing before a text, which its makers' class did; transformers 5 forgets it.
+        config = read_json(folder / "tokenizer_config.json") or {}
+        made.add_bos_token, made.add_eos_token = (
+            config.get(name) is True for name in ("add_bos_token", "add_eos_token")
+        )
+    return made
 
 
 _TEMPLATE_FILES = ("chat_template.json", "processor_config.json")
