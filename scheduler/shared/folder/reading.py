@@ -136,12 +136,14 @@ def describe(
 def _changes(
     config: Mapping[str, Any], given: dict[str, Any], weights: WeightFiles, module: Module
 ) -> dict[str, Any]:
-    part = given.get(TEXT) if isinstance(given.get(TEXT), Mapping) else given
-    assert part is not None
+    text = config.get(TEXT)
+    said = {one.get(_TIED) for one in (config, text or {})} - {None}
     has_head = any(name.endswith(_HEAD) for name in weights.tensors)
-    if has_head and _TIED in module.declared and text_of(config).get(_TIED) is None:
-        # mlx-lm's default may be True, and the head would be dropped.
-        given = {**given, TEXT: {**part, _TIED: False}} if part is not given else {**given, _TIED: False}
+    if _TIED in module.declared and (said or has_head):
+        # transformers 5 says it beside the text part alone, or says there what is true of the class. mlx-lm
+        # reads the part, and its default may be True: the head would be dropped.
+        tied = {_TIED: said.pop() if len(said) == 1 else not has_head}
+        given = given | (tied if text is None else {TEXT: {**given[TEXT], **tied}})
     return {name: value for name, value in given.items() if name not in config or config[name] != value}
 
 
