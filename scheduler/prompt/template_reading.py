@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import pairwise
+from itertools import pairwise, product
 
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, alternating, orders, strict, without_system
+from scheduler.prompt.history_forms import APART, PROBE_TOOL, TEXTLESS, Form, forms_of
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
-PROBE_TOOL = Tool("penstock_probe", "", {"type": "object", "properties": {}})
 _CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
 _ANSWERS_CALL = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
 
@@ -58,17 +58,22 @@ class TemplateReading:
     """The names of the shapes that it gets in another order than they are sent."""
     refused: tuple[str, ...] = ()
     """The names of those that it raises at in any order."""
+    forms: tuple[Form, ...] = ()
+    """In which histories are passed, one after the other."""
+    forgotten: tuple[str, ...] = ()
+    """What it writes nothing of in any form."""
     continues: bool = True
     """Whether a begun answer can be continued."""
     switches_thinking: bool = False
     """Whether `enable_thinking` changes the prompt."""
 
-    def verdicts(self, *, generic: bool) -> tuple[str, ...]:
+    def verdicts(self, *, generic: bool, reasons: bool) -> tuple[str, ...]:
         """Return what is unusual, for an operator: a short line each about the template. `generic`: what it
-        makes of tools and results does not count, because they are written as text (`generic_tools.py`)."""
-        return tuple(self._verdicts(generic))
+        makes of tools and results does not count, because they are written as text (`generic_tools.py`).
+        `reasons`: whether its model does."""
+        return tuple(self._verdicts(generic, reasons))
 
-    def _verdicts(self, generic: bool) -> Iterator[str]:
+    def _verdicts(self, generic: bool, reasons: bool) -> Iterator[str]:
         if self.parts:
             yield f"reads messages of {', '.join(sorted(self.parts))} as parts"
         for role in sorted(self.dropped - ({"tool"} if generic else set())):
@@ -83,6 +88,10 @@ class TemplateReading:
             unwritten = [name for name in unwritten if name != _RESULTS_ALONE]
         if unwritten and not self.dropped & {"user", "assistant"}:
             yield f"refuses {_enumerated(unwritten)}"
+        if not generic:
+            yield from dict.fromkeys(form.verdict for form in self.forms)
+            if forgotten := [name for name in self.forgotten if reasons or "thoughts" not in name]:
+                yield f"writes no {_enumerated(forgotten)}"
         if not self.continues and "assistant" not in self.dropped:
             yield "does not continue a begun answer: a prefill is refused"
         if self.switches_thinking:
@@ -225,6 +234,8 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
         lost=tuple(shape for shape, result in found if result is Outcome.LOST),
         refused=tuple(shape.name for shape, result in found if result is Outcome.RAISED),
     )
+    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
+    reading = replace(reading, forms=forms, forgotten=forgotten)
     written = fitted(render, reading)
     return replace(
         reading,
@@ -265,7 +276,9 @@ def _has_own_roles(render: Renderer) -> bool:
 def _is_joined(render: Renderer, prompt: ChatPrompt) -> bool:
     """Return whether the conversation gets the text of its strictest order."""
     ordered = strict(prompt.messages)
-    return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
+    with suppress(Exception):
+        return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
+    return False
 
 
 def _continues(render: Renderer) -> bool:
@@ -309,9 +322,13 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
         if prompt.continue_final and not reading.continues:
             raise TemplateFailed("it does not continue a begun message", param="messages")
         error: Exception | None = None
-        for order in orders(messages):
+        textless = tuple(TEXTLESS if form is APART else form for form in reading.forms)
+        for forms, order in product(dict.fromkeys((reading.forms, textless)), orders(messages)):
+            passed = replace(prompt, messages=order)
+            for form in forms:
+                passed = form.apply(passed)
             try:
-                return render(replace(prompt, messages=tuple(map(in_form, order))))
+                return render(replace(passed, messages=tuple(map(in_form, passed.messages))))
             except Exception as raised:  # A template is a program and may raise anything.
                 error = error or raised
         assert error is not None

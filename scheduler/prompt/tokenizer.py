@@ -32,8 +32,9 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt.history_forms import PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
-from scheduler.prompt.template_reading import PROBE_TOOL, TemplateReading, fitted, reading_of
+from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
 from scheduler.shared.folder.reading import read_json
 from scheduler.shared.messages import GrammarTokenizer
@@ -206,7 +207,8 @@ class HubTokenizer:
     @property
     def template_verdicts(self) -> tuple[str, ...]:
         """What is unusual in what the chat template writes, for an operator."""
-        return self.template_reading.verdicts(generic=self._is_generic)
+        reasons = self._format.reasoning_notation != "none"
+        return self.template_reading.verdicts(generic=self._is_generic, reasons=reasons)
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -216,6 +218,7 @@ class HubTokenizer:
         if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
+            prompt = replace(prompt, messages=paired(prompt.messages))
             if self._is_generic:
                 prompt = generic_tools.rewritten(prompt, system_turn=self._system_turn)
             return self._renderer(prompt)
