@@ -328,6 +328,8 @@ def _find_model(options: ModelOptions) -> _Found:
         model_types.check(folder.model_type)
     for note in folder.notes:
         _log.warning("model_folder", model=name, note=note)
+    if folder.reading is not None and folder.reading.unread:
+        _log.info("model_folder", model=name, unread=", ".join(folder.reading.unread))
     if name == smollm2.NAME:
         folder = replace(folder, generation_config={**smollm2.SAMPLING, **folder.generation_config})
     tensors = {} if folder.reading is None else folder.reading.weights.tensors

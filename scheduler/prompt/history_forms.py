@@ -1,9 +1,9 @@
 """What a template can take of an answer's thoughts, text and calls in a history, found at load.
 
-An answer has all of them in one message, with ids of whoever wrote it. Templates read less: gpt-oss' one call
-a message and no text beside thoughts, Mistral's no text beside calls and ids of nine letters, Kimi's a tool's
-name out of the id alone, DeepSeek V3.2's program tools in a system message alone. Each need is tried in each
-form until all its words are written; what is lost in every form is named. Pure.
+An answer has all of them in one message, with ids of the server that wrote it. Templates read less: gpt-oss'
+one call a message and no text beside thoughts, Mistral's no text beside calls and ids of nine letters, Kimi's
+a tool's name out of the id alone, DeepSeek V3.2's program tools in a system message alone. Each need is tried
+in each form until all its words are written; what is lost in every form is named. Pure.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _thinking_blocks(messages: Messages) -> Iterator[Message]:
     thinks = any(message.get("reasoning_content") for message in messages)
     for message in messages:
         if thinks and message["role"] == "assistant":
-            said = (("thoughts", message.get("reasoning_content")), ("response", message.get("content")))
-            blocks = [{"type": kind, "text": text} for kind, text in said if text]
+            parts = (("thoughts", message.get("reasoning_content")), ("response", message.get("content")))
+            blocks = [{"type": kind, "text": text} for kind, text in parts if text]
             yield {**message, "content": {"blocks": blocks}}
         else:
             yield message
@@ -216,7 +216,7 @@ _OF_RESULT = "penstock_named"
 _THOUGHTS, _TEXT, _END = "penstock thoughts", "penstock words", "penstock end"
 
 
-def _turn(calls: int, **said: str) -> Messages:
+def _turn(calls: int, **beside: str) -> Messages:
     ids = [f"{FOREIGN_ID}{at}" for at in range(calls)]
     made = [
         {
@@ -231,7 +231,7 @@ def _turn(calls: int, **said: str) -> Messages:
         for at, own in enumerate(ids)
     ]
     asked = {"role": "user", "content": _QUESTION}
-    return (asked, {"role": "assistant", "content": "", **said, "tool_calls": made}, *results)
+    return (asked, {"role": "assistant", "content": "", **beside, "tool_calls": made}, *results)
 
 
 def _prompt(*messages: Message) -> ChatPrompt:
@@ -240,7 +240,7 @@ def _prompt(*messages: Message) -> ChatPrompt:
 
 
 _ONE = ("call 0", "penstock result 0")
-_SAID_AND_THOUGHT = _turn(1, content=_TEXT, reasoning_content=_THOUGHTS)
+_TEXT_AND_THOUGHTS = _turn(1, content=_TEXT, reasoning_content=_THOUGHTS)
 _AGAIN = ({"role": "assistant", "content": _END}, {"role": "user", "content": "penstock last"})
 _NEEDS = (
     _Need(
@@ -280,7 +280,7 @@ _NEEDS = (
     _Need("text beside calls", _prompt(*_turn(1, content=_TEXT)), (*_ONE, _TEXT), (APART,), after="calls"),
     _Need(
         "text and thoughts beside calls",
-        _prompt(*_SAID_AND_THOUGHT),
+        _prompt(*_TEXT_AND_THOUGHTS),
         (*_ONE, _TEXT, _THOUGHTS),
         (
             Form("loses text beside thoughts and calls: it is passed behind them", _on_answers(_in_thoughts)),
@@ -289,7 +289,7 @@ _NEEDS = (
         after="thoughts beside calls",
     ),
     # Not refused, where thoughts are not written.
-    _Need("", _prompt(*_SAID_AND_THOUGHT), (*_ONE, _TEXT), (APART,), after="calls"),
+    _Need("", _prompt(*_TEXT_AND_THOUGHTS), (*_ONE, _TEXT), (APART,), after="calls"),
     _Need(
         "text beside calls of a turn that is over",
         _prompt(*_turn(1, content=_TEXT), *_AGAIN),
@@ -324,15 +324,14 @@ def _writes(render: Renderer, need: _Need, forms: tuple[Form, ...]) -> bool:
         return False
     if not need.words:
         return PROBE_TOOL.name in text
-    said = text[text.find(_QUESTION) :]
+    history = text[text.find(_QUESTION) :]
     # A template that does not know parts writes them in quotes, as Python or JSON do.
-    quoted = any(mark + _THOUGHTS in said for mark in "'\"")
-    written = all(said.count(word) == 1 for word in need.words) and not quoted
+    quoted = any(mark + _THOUGHTS in history for mark in "'\"")
+    written = all(history.count(word) == 1 for word in need.words) and not quoted
     if not need.same_ids:
-        return written and PROBE_TOOL.name in said
+        return written and PROBE_TOOL.name in history
     passed = need.prompt
     for form in forms:
         passed = form.apply(passed)
-    return written and all(
-        said.count(call["id"]) != 1 for one in passed.messages for call in one.get("tool_calls", ())
-    )
+    ids = [call["id"] for one in passed.messages for call in one.get("tool_calls", ())]
+    return written and all(history.count(own) != 1 for own in ids)

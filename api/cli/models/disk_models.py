@@ -82,6 +82,8 @@ class DiskModel:
     """How tokens get their positions, in words."""
     notes: tuple[str, ...] = ()
     """What an operator should know of how the folder is read."""
+    unread_fields: tuple[str, ...] = ()
+    """The fields of config.json that mlx-lm does not read."""
     chat_template: bool = False
     template_verdicts: tuple[str, ...] = ()
     """What is unusual in what the chat template writes of conversations."""
@@ -184,6 +186,7 @@ def _read(place: DiskModel) -> DiskModel:
         most_context_tokens=reading.context.most_tokens,
         positions=reading.positions,
         notes=reading.notes,
+        unread_fields=reading.unread,
     )
 
 

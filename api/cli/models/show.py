@@ -75,6 +75,8 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "positions", model.positions
     for number, note in enumerate(model.notes):
         yield "" if number else "note", note
+    if model.unread_fields:
+        yield "config", f"mlx-lm does not read {', '.join(model.unread_fields)}"
     yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
     for verdict in model.template_verdicts:
         yield "", f"it {verdict}"
