@@ -175,7 +175,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     )
     config = _config(options, found, shared, number, tokenizer)
     facts = _described(config, tokenizer.answer_format, found.folder.embedder)
-    _log.info("model", model=name, blas=shared.blas.name, **facts)
+    _log.info("model", model=name, blas=shared.blas.name, answers=tokenizer.found, **facts)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory

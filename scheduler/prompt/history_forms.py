@@ -210,19 +210,19 @@ _OF_FUNCTIONS = Form(
     "writes a tool's name as a part of a call's id: other ids are replaced", _with_ids(_of_function)
 )
 
-_QUESTION = "penstock question"
+QUESTION = "penstock question"
 _OF_RESULT = "penstock_named"
 """Another name than the call's, which must stand there by itself."""
-_THOUGHTS, _TEXT, _END = "penstock thoughts", "penstock words", "penstock end"
+THOUGHTS, TEXT, CALL, END = "penstock thoughts", "penstock words", "call 0", "penstock end"
 
 
-def _turn(calls: int, **beside: str) -> Messages:
+def turn_of(calls: int, **beside: str) -> Messages:
     ids = [f"{FOREIGN_ID}{at}" for at in range(calls)]
     made = [
         {
             "id": own,
             "type": "function",
-            "function": {"name": PROBE_TOOL.name, "arguments": {"value": f"call {at}"}},
+            "function": {"name": PROBE_TOOL.name, "arguments": {"value": f"{CALL[:-1]}{at}"}},
         }
         for at, own in enumerate(ids)
     ]
@@ -230,46 +230,46 @@ def _turn(calls: int, **beside: str) -> Messages:
         {"role": "tool", "tool_call_id": own, "name": _OF_RESULT, "content": f"penstock result {at}"}
         for at, own in enumerate(ids)
     ]
-    asked = {"role": "user", "content": _QUESTION}
+    asked = {"role": "user", "content": QUESTION}
     return (asked, {"role": "assistant", "content": "", **beside, "tool_calls": made}, *results)
 
 
-def _prompt(*messages: Message) -> ChatPrompt:
+def probe(*messages: Message) -> ChatPrompt:
     # Without thinking some write no thoughts, rightly.
     return ChatPrompt(messages, tools=(PROBE_TOOL,), reasoning=Reasoning(enabled=True))
 
 
-_ONE = ("call 0", "penstock result 0")
-_TEXT_AND_THOUGHTS = _turn(1, content=_TEXT, reasoning_content=_THOUGHTS)
-_AGAIN = ({"role": "assistant", "content": _END}, {"role": "user", "content": "penstock last"})
+_ONE = (CALL, "penstock result 0")
+_TEXT_AND_THOUGHTS = turn_of(1, content=TEXT, reasoning_content=THOUGHTS)
+_AGAIN = ({"role": "assistant", "content": END}, {"role": "user", "content": "penstock last"})
 _NEEDS = (
     _Need(
         "",
-        _prompt({"role": "user", "content": _QUESTION}),
+        probe({"role": "user", "content": QUESTION}),
         (),
         (Form("writes tools in a system message alone: an empty one is passed", _with_system),),
     ),
     _Need(
         "calls",
-        _prompt(*_turn(1)),
+        probe(*turn_of(1)),
         _ONE,
         (
             Form("takes ids of nine letters: others are replaced", _with_ids(_of_nine_letters)),
             _OF_FUNCTIONS,
         ),
     ),
-    _Need("", _prompt(*_turn(1)), _ONE, (_OF_FUNCTIONS,), after="calls", same_ids=True),
+    _Need("", probe(*turn_of(1)), _ONE, (_OF_FUNCTIONS,), after="calls", same_ids=True),
     _Need(
         "a second call",
-        _prompt(*_turn(2)),
+        probe(*turn_of(2)),
         (*_ONE, "call 1", "penstock result 1"),
         (Form("writes one call a message: each is passed with its result", _on_messages(_one_call_each)),),
         after="calls",
     ),
     _Need(
         "thoughts beside calls",
-        _prompt(*_turn(1, reasoning_content=_THOUGHTS)),
-        (*_ONE, _THOUGHTS),
+        probe(*turn_of(1, reasoning_content=THOUGHTS)),
+        (*_ONE, THOUGHTS),
         (
             Form("reads thoughts under another name", _on_messages(lambda each: map(_thinking_fields, each))),
             Form("reads thoughts as parts", _on_messages(lambda each: map(_thinking_part, each))),
@@ -277,11 +277,11 @@ _NEEDS = (
         ),
         after="calls",
     ),
-    _Need("text beside calls", _prompt(*_turn(1, content=_TEXT)), (*_ONE, _TEXT), (APART,), after="calls"),
+    _Need("text beside calls", probe(*turn_of(1, content=TEXT)), (*_ONE, TEXT), (APART,), after="calls"),
     _Need(
         "text and thoughts beside calls",
-        _prompt(*_TEXT_AND_THOUGHTS),
-        (*_ONE, _TEXT, _THOUGHTS),
+        probe(*_TEXT_AND_THOUGHTS),
+        (*_ONE, TEXT, THOUGHTS),
         (
             Form("loses text beside thoughts and calls: it is passed behind them", _on_answers(_in_thoughts)),
             APART,
@@ -289,11 +289,11 @@ _NEEDS = (
         after="thoughts beside calls",
     ),
     # Not refused, where thoughts are not written.
-    _Need("", _prompt(*_TEXT_AND_THOUGHTS), (*_ONE, _TEXT), (APART,), after="calls"),
+    _Need("", probe(*_TEXT_AND_THOUGHTS), (*_ONE, TEXT), (APART,), after="calls"),
     _Need(
         "text beside calls of a turn that is over",
-        _prompt(*_turn(1, content=_TEXT), *_AGAIN),
-        (*_ONE, _TEXT, _END),
+        probe(*turn_of(1, content=TEXT), *_AGAIN),
+        (*_ONE, TEXT, END),
         (),
         after="text beside calls",
     ),
@@ -324,9 +324,9 @@ def _writes(render: Renderer, need: _Need, forms: tuple[Form, ...]) -> bool:
         return False
     if not need.words:
         return PROBE_TOOL.name in text
-    history = text[text.find(_QUESTION) :]
+    history = text[text.find(QUESTION) :]
     # A template that does not know parts writes them in quotes, as Python or JSON do.
-    quoted = any(mark + _THOUGHTS in history for mark in "'\"")
+    quoted = any(mark + THOUGHTS in history for mark in "'\"")
     written = all(history.count(word) == 1 for word in need.words) and not quoted
     if not need.same_ids:
         return written and PROBE_TOOL.name in history

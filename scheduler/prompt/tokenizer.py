@@ -32,11 +32,12 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
-from scheduler.prompt.history_forms import PROBE_TOOL, paired
+from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
+from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
 from scheduler.request import ChatPrompt
-from scheduler.shared.folder.reading import read_json
+from scheduler.shared.folder.reading import GENERATION_CONFIG, named_ends, read_json
 from scheduler.shared.messages import GrammarTokenizer
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
@@ -54,7 +55,9 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def eos_token_ids(self) -> frozenset[int]: ...
+    def eos_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end an answer: those that files name, and the template's own."""
+        ...
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -163,6 +166,9 @@ class HubTokenizer:
         ):
             tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
             self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
+        self._marks = WrittenMarks()
+        if plain is not None:
+            self._marks = marks_of(plain, apart=APART in self.template_reading.forms)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -174,6 +180,9 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
+        self._ends = self._named_ends(folder)
+        tokens = {token: token_id for token_id, token in self._special_ids.items()}
+        self._ends |= ends_of_turn(self._marks, self._format.layout, tokens, self._ends)
         self.spelling = spelling_of(self._backend, vocabulary)
         self._longest_token = min_tokens_estimate.longest_token(
             described(self._backend, vocabulary), self._normalized
@@ -193,8 +202,18 @@ class HubTokenizer:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
+        return self._ends
+
+    def _named_ends(self, folder: Path) -> frozenset[int]:
+        config, generation_config = (read_json(folder / name) for name in ("config.json", GENERATION_CONFIG))
         eos = self._tokenizer.eos_token_id
-        return frozenset() if eos is None else frozenset({int(eos)})
+        return named_ends(config or {}, generation_config or {}) | (set() if eos is None else {int(eos)})
+
+    @property
+    def found(self) -> str:
+        """Which notations and ends of turn were found, and what is not read, as one line."""
+        ends = (self._backend.id_to_token(token) for token in sorted(self._ends))
+        return found(self._format, self._marks, [end for end in ends if end is not None])
 
     @property
     def special_token_ids(self) -> frozenset[int]:

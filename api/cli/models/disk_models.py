@@ -92,6 +92,8 @@ class DiskModel:
     read."""
     reasoning_dialect: str = ""
     """The dialect that `--reasoning-parser auto` finds."""
+    found: str = ""
+    """Both, the tokens that end an answer, and what is not read, as one line."""
 
     @property
     def is_model(self) -> bool:
@@ -212,6 +214,7 @@ def _with_dialects(model: DiskModel) -> DiskModel:
         template_verdicts=tokenizer.template_verdicts,
         tool_dialect=form.call_notation if form.has_tool_calls else "none",
         reasoning_dialect=form.reasoning_notation,
+        found=tokenizer.found,
     )
 
 

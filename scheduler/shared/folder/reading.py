@@ -173,6 +173,13 @@ def _window(part: Mapping[str, Any], module: Module) -> int | None:
     return None if "sliding_window" in module.read else window
 
 
+def named_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> frozenset[int]:
+    """Return the tokens that end an answer, as these files name them. Raise TypeError or ValueError."""
+    named = (one.get("eos_token_id") for one in (config, text_of(config), generation_config))
+    values = (value if isinstance(value, list) else [value] for value in named if value is not None)
+    return frozenset(int(one) for value in values for one in value)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object that a file of a model holds, or None if there is no such file. Raise
     StartupError."""

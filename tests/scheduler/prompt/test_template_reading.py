@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,9 +14,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import StartupError, TemplateFailed
+from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, Message, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, Message, TextPrompt, Tool
 from tests.examples import examples
+from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
 from tests.scheduler.prompt.composed_templates import (
     FAMILIES,
@@ -295,3 +298,59 @@ def test_an_operator_reads_how_histories_are_passed(
     tokenizer = HubTokenizer(tmp_path, tool_parser="json_tools", reasoning_parser="think")
     assert len(tokenizer.template_verdicts) == len(verdicts)
     assert all(part in said for part, said in zip(verdicts, tokenizer.template_verdicts, strict=True))
+
+
+def _turns(behind: str, between: str = "") -> str:
+    """A template with this behind each answer, and that between thoughts and a call."""
+    thoughts = "{% if m.reasoning_content %}{{ m.reasoning_content }}" + between + "{% endif %}"
+    calls = "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}"
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% else %}"
+        f"<|assistant|>{thoughts}{{{{ m.content }}}}{calls}{behind}{{% endif %}}{{% endfor %}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "options", "expected"),
+    [
+        (_turns("<|tool|>\n"), None, {}, {"</s>", "<|tool|>"}),
+        (_turns(" <|tool|>", "<|system|>"), None, {}, {"</s>", "<|tool|>"}),
+        (_turns("<|tool|></s>"), None, {}, {"</s>"}),
+        (_turns(""), None, {}, {"</s>", "<|user|>"}),
+        (_turns("<|tool|>"), "<|user|>", {}, {"</s>", "<|user|>"}),
+        (_turns("\n\nUser: "), None, {}, {"</s>"}),
+        (_turns("<|tool|>", "<|tool|>"), None, {}, {"</s>"}),
+        (_turns("<|tool|>"), None, {"tool_parser": "harmony"}, {"</s>", "<|call|>"}),
+    ],
+    ids=["ChatML", "thoughts", "named", "GLM", "GLM, named", "no token", "a message's end", "gpt-oss"],
+)
+def test_what_a_template_writes_behind_an_answer_ends_it(
+    template: str, ends: str | None, options: dict[str, str], expected: set[str], tmp_path: Path
+) -> None:
+    """Where generation_config.json and the tokenizer do not name the end that stands there: the engine stops
+    at it, grammars allow it, and an operator reads it."""
+    library = write_tokenizer(tmp_path, "byte-level", template=template)
+    library.add_special_tokens(["<|call|>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    named = None if ends is None else library.token_to_id(ends)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    tokenizer = HubTokenizer(tmp_path, **options)
+    ids = {library.get_vocab()[token] for token in expected}
+    folder = replace(FOLDER, vocabulary=tokenizer.vocabulary, eos_token_ids=frozenset())
+    prepared = Preparation(tokenizer, folder).prepare(GenerationRequest("", TextPrompt("The")))
+    assert set(prepared.submit.stop_token_ids) == ids
+    assert set(tokenizer.for_grammars().eos_token_ids) == ids
+    assert f"ends: {' '.join(sorted(expected, key=library.get_vocab().__getitem__))}" in tokenizer.found
+
+
+@pytest.mark.parametrize("marks", ["", "<seed:think> and </seed:think>"])
+def test_thoughts_that_no_notation_reads_are_named(marks: str, tmp_path: Path) -> None:
+    """By the marks that the template writes around them."""
+    thoughts = marks.replace(" and ", "{{ m.reasoning_content }}") or "{{ m.reasoning_content }}"
+    template = history_template(*FAMILIES["Qwen3"]).replace(
+        "{{ m.reasoning_content }}", f"{{% if m.reasoning_content %}}{thoughts}{{% endif %}}"
+    )
+    write_tokenizer(tmp_path, "byte-level", template=template)
+    found = HubTokenizer(tmp_path, tool_parser="json_tools").found
+    assert found.startswith("calls: json_tools; thoughts: none; ends: </s>")
+    assert found.partition("; not read: ")[2] == (f"thoughts between {marks}" if marks else "")
