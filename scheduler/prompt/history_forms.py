@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from scheduler.prompt.chat_template import JOINT, Renderer
@@ -62,35 +62,33 @@ def _on_answers(change: Callable[[Message], Iterable[Message]]) -> Callable[[Cha
     return _on_messages(changed)
 
 
-def paired(messages: Messages) -> Messages:
-    """Return the messages with the results of calls in the order of these, each under its tool's name.
-    Clients send them as they come, and many templates write no ids."""
-    done: list[Message] = []
-    calls: list[dict[str, Any]] = []
-    results: list[tuple[int, Message]] = []
-
-    def flush() -> None:
-        done.extend(message for _, message in sorted(results, key=lambda one: one[0]))
-        results.clear()
-
+def _rounds(messages: Messages) -> Iterator[tuple[Message, list[Message]]]:
+    """Yield each message with the results that follow it."""
+    turn: list[Message] = []
     for message in messages:
-        if message["role"] != "tool":
-            flush()
-            done.append(message)
-            calls = list(message.get("tool_calls") or ())
-            continue
-        place = _answered(calls, message.get("tool_call_id"), {at for at, _ in results})
-        named = message if place is None else {"name": calls[place]["function"]["name"], **message}
-        results.append((len(calls) if place is None else place, named))
-    flush()
+        if turn and message["role"] != "tool":
+            yield turn[0], turn[1:]
+            turn = []
+        turn.append(message)
+    if turn:
+        yield turn[0], turn[1:]
+
+
+def paired(messages: Messages) -> Messages:
+    """Return the messages with the results of calls in the order of these, each with its tool's name and its
+    call's id. Clients send them as they come, and many templates write no ids."""
+    done: list[Message] = []
+    for head, results in _rounds(messages):
+        left = dict(enumerate(head.get("tool_calls") or ()))
+        placed: list[tuple[int, Message]] = []
+        for result in results:
+            own = result.get("tool_call_id")
+            at = next((at for at, call in left.items() if own in (None, call.get("id"))), len(messages))
+            call = left.pop(at, {})
+            known = {"name": call["function"]["name"]} if call else {}
+            placed.append((at, known | ({"tool_call_id": call["id"]} if call.get("id") else {}) | result))
+        done += [head, *(result for _, result in sorted(placed, key=itemgetter(0)))]
     return tuple(done)
-
-
-def _answered(calls: list[dict[str, Any]], call_id: str | None, taken: set[int]) -> int | None:
-    """Return which of these calls a result answers: the first of its id that has none yet."""
-    free = [at for at in range(len(calls)) if at not in taken]
-    same = (at for at in free if calls[at].get("id") == call_id)
-    return next(same, free[0] if free and call_id is None else None)
 
 
 def _with_ids(new_id: Callable[[dict[str, Any], set[str]], str]) -> Callable[[ChatPrompt], ChatPrompt]:
@@ -99,24 +97,19 @@ def _with_ids(new_id: Callable[[dict[str, Any], set[str]], str]) -> Callable[[Ch
 
     def changed(messages: Messages) -> Iterator[Message]:
         used: set[str] = set()
-        calls: list[dict[str, Any]] = []
-        ids: list[str] = []
-        taken: set[int] = set()
-        for message in messages:
-            if message.get("tool_calls"):
-                calls, ids, taken = list(message["tool_calls"]), [], set()
-                for call in calls:
-                    ids.append(new_id(call, used))
-                    used.add(ids[-1])
-                pairs = zip(calls, ids, strict=True)
-                yield {**message, "tool_calls": [{**call, "id": own} for call, own in pairs]}
-            elif message["role"] == "tool":
-                place = _answered(calls, message.get("tool_call_id"), taken)
-                taken |= set() if place is None else {place}
-                alone = {"id": message.get("tool_call_id"), "function": {"name": message.get("name")}}
-                yield {**message, "tool_call_id": new_id(alone, used) if place is None else ids[place]}
-            else:
-                yield message
+        for head, results in _rounds(messages):
+            calls: list[dict[str, Any]] = []
+            new: dict[str | None, list[str]] = {}
+            for call in head.get("tool_calls") or ():
+                calls.append({**call, "id": new_id(call, used)})
+                used.add(calls[-1]["id"])
+                new.setdefault(call.get("id"), []).append(calls[-1]["id"])
+            yield {**head, "tool_calls": calls} if calls else head
+            for result in results:
+                given = result.get("tool_call_id")
+                alone = {"id": given, "function": {"name": result.get("name")}}
+                own = new[given].pop(0) if new.get(given) else new_id(alone, used)
+                yield {**result, "tool_call_id": own}
 
     return _on_messages(changed)
 
@@ -183,16 +176,14 @@ def _text_apart(message: Message) -> Iterator[Message]:
 
 
 def _one_call_each(messages: Messages) -> Iterator[Message]:
-    rest = iter(messages)
-    for message in rest:
-        calls = message.get("tool_calls") or ()
-        # `paired` has put as many results behind them, in their order.
-        results = list(islice(rest, len(calls))) if len(calls) > 1 else []
-        if any(one["role"] != "tool" for one in results) or len(results) < len(calls) or not results:
-            yield from (message, *results)
+    for head, results in _rounds(messages):
+        calls = head.get("tool_calls") or ()
+        if len(calls) < 2 or len(calls) != len(results):
+            yield from (head, *results)
             continue
+        # `paired` has put the results in the order of the calls.
         for number, (call, result) in enumerate(zip(calls, results, strict=True)):
-            own = message if number == 0 else {"role": "assistant", "content": ""}
+            own = head if number == 0 else {"role": "assistant", "content": ""}
             yield from ({**own, "tool_calls": [call]}, result)
 
 
@@ -218,14 +209,8 @@ THOUGHTS, TEXT, CALL, END = "penstock thoughts", "penstock words", "call 0", "pe
 
 def turn_of(calls: int, **beside: str) -> Messages:
     ids = [f"{FOREIGN_ID}{at}" for at in range(calls)]
-    made = [
-        {
-            "id": own,
-            "type": "function",
-            "function": {"name": PROBE_TOOL.name, "arguments": {"value": f"{CALL[:-1]}{at}"}},
-        }
-        for at, own in enumerate(ids)
-    ]
+    functions = [{"name": PROBE_TOOL.name, "arguments": {"value": f"{CALL[:-1]}{at}"}} for at in range(calls)]
+    made = [{"id": own, "type": "function", "function": one} for own, one in zip(ids, functions, strict=True)]
     results = [
         {"role": "tool", "tool_call_id": own, "name": _OF_RESULT, "content": f"penstock result {at}"}
         for at, own in enumerate(ids)

@@ -20,9 +20,6 @@ from scheduler.prompt.chat_template import Renderer, alternating, orders, strict
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, TEXTLESS, Form, forms_of
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
-_CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
-_ANSWERS_CALL = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
-
 
 class Outcome(Enum):
     """What became of the words of a conversation."""
@@ -106,99 +103,83 @@ def _enumerated(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _system(number: int = 1) -> Message:
-    return {"role": "system", "content": f"penstock system {number}"}
+def _message(role: str, number: int = 1) -> Message:
+    return {"role": role, "content": f"penstock {role} {number}"}
 
 
-def _asked(number: int = 1) -> Message:
-    return {"role": "user", "content": f"penstock question {number}"}
-
-
-def _answered(number: int = 1) -> Message:
-    return {"role": "assistant", "content": f"penstock answer {number}"}
-
-
-_CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-_RESULT_MESSAGE = {"role": "tool", "content": "penstock result", **_ANSWERS_CALL}
-_ROLES: tuple[tuple[str, ChatPrompt], ...] = (
-    ("user", ChatPrompt((_asked(),))),
-    ("system", ChatPrompt((_system(), _asked()))),
-    ("assistant", ChatPrompt((_asked(), _answered(), _asked(2)))),
-    ("tool", ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE), tools=(PROBE_TOOL,))),
+_SYSTEM, _ASKED, _ANSWERED, _RESULT = map(_message, ("system", "user", "assistant", "tool"))
+_ASKED_AGAIN = _message("user", 2)
+_CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
+_CALLED = (
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {**_RESULT, "tool_call_id": _CALL["id"], "name": PROBE_TOOL.name},
 )
-
-
-def _roles(prompt: ChatPrompt) -> list[str]:
-    return [message["role"] for message in prompt.messages]
-
-
-def _has_pair(first: str, second: str) -> Callable[[ChatPrompt], bool]:
-    def has(prompt: ChatPrompt) -> bool:
-        roles = [role for role in _roles(prompt) if role != "system"]
-        return (first, second) in pairwise(roles)
-
-    return has
-
-
-def _is_opened_by_an_answer(prompt: ChatPrompt) -> bool:
-    roles = [role for role in _roles(prompt) if role != "system"]
-    return roles[:1] == ["assistant"]
-
-
-def _asks_again(prompt: ChatPrompt) -> bool:
-    roles = _roles(prompt)
-    return "assistant" in roles and "user" in roles[roles.index("assistant") :]
-
-
-def _has_system(prompt: ChatPrompt) -> bool:
-    return "system" in _roles(prompt)
-
-
-def _has_system_messages(prompt: ChatPrompt) -> bool:
-    return _roles(prompt).count("system") > 1
-
-
-def _is_system_alone(prompt: ChatPrompt) -> bool:
-    return set(_roles(prompt)) == {"system"}
-
-
-def _has_system_and_no_question_last(prompt: ChatPrompt) -> bool:
-    return _has_system(prompt) and _roles(prompt)[-1] != "user"
-
-
-def _has_late_system(prompt: ChatPrompt) -> bool:
-    roles = _roles(prompt)
-    return "system" in roles[next((at for at, role in enumerate(roles) if role != "system"), len(roles)) :]
+_ROLES: tuple[tuple[str, ChatPrompt], ...] = (
+    ("user", ChatPrompt((_ASKED,))),
+    ("system", ChatPrompt((_SYSTEM, _ASKED))),
+    ("assistant", ChatPrompt((_ASKED, _ANSWERED, _ASKED_AGAIN))),
+    ("tool", ChatPrompt((_ASKED, *_CALLED), tools=(PROBE_TOOL,))),
+)
 
 
 def _has_results_alone(prompt: ChatPrompt) -> bool:
     return not prompt.offered_tools and "tool" in _roles(prompt)
 
 
+def _roles(prompt: ChatPrompt) -> list[str]:
+    return [message["role"] for message in prompt.messages]
+
+
+def _shape(name: str, messages: tuple[Message, ...], is_of: Callable[[list[str], list[str]], bool]) -> Shape:
+    """`is_of`: of all roles in their order, and of those of the conversation."""
+
+    def of(prompt: ChatPrompt) -> bool:
+        roles = _roles(prompt)
+        return is_of(roles, [role for role in roles if role != "system"])
+
+    return Shape(name, ChatPrompt(messages), of)
+
+
+def _pair(role: str) -> Callable[[list[str], list[str]], bool]:
+    return lambda roles, spoken: (role, role) in pairwise(spoken)
+
+
 _SYSTEM_SHAPES = (
-    Shape("a system message", ChatPrompt((_system(), _asked())), _has_system),
-    Shape("a system message alone", ChatPrompt((_system(),)), _is_system_alone),
+    _shape("a system message", (_SYSTEM, _ASKED), lambda roles, _: "system" in roles),
+    _shape("a system message alone", (_SYSTEM,), lambda roles, _: set(roles) == {"system"}),
     # Mistral's of 2023 write it in the last question, if that is the last message.
-    Shape(
+    _shape(
         "a system message where the last turn is no question",
-        ChatPrompt((_system(), _asked(), _answered())),
-        _has_system_and_no_question_last,
+        (_SYSTEM, _ASKED, _ANSWERED),
+        lambda roles, _: "system" in roles and roles[-1] != "user",
     ),
 )
 _SHAPES = (
     *_SYSTEM_SHAPES,
-    Shape("a second question", ChatPrompt((_asked(), _answered(), _asked(2))), _asks_again),
-    Shape("two questions in a row", ChatPrompt((_asked(), _asked(2))), _has_pair("user", "user")),
-    Shape(
-        "two answers in a row",
-        ChatPrompt((_asked(), _answered(), _answered(2), _asked(2))),
-        _has_pair("assistant", "assistant"),
+    _shape(
+        "a second question",
+        (_ASKED, _ANSWERED, _ASKED_AGAIN),
+        lambda roles, _: "assistant" in roles and "user" in roles[roles.index("assistant") :],
     ),
-    Shape("an answer first", ChatPrompt((_answered(), _asked())), _is_opened_by_an_answer),
+    _shape("two questions in a row", (_ASKED, _ASKED_AGAIN), _pair("user")),
+    _shape(
+        "two answers in a row",
+        (_ASKED, _ANSWERED, _message("assistant", 2), _ASKED_AGAIN),
+        _pair("assistant"),
+    ),
+    _shape("an answer first", (_ANSWERED, _ASKED), lambda _, spoken: spoken[:1] == ["assistant"]),
     # DeepSeek's write the last one alone.
-    Shape("two system messages", ChatPrompt((_system(), _system(2), _asked())), _has_system_messages),
-    Shape("a later system message", ChatPrompt((_system(), _asked(), _system(2))), _has_late_system),
-    Shape(_RESULTS_ALONE, ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE)), _has_results_alone),
+    _shape(
+        "two system messages",
+        (_SYSTEM, _message("system", 2), _ASKED),
+        lambda roles, _: roles.count("system") > 1,
+    ),
+    _shape(
+        "a later system message",
+        (_SYSTEM, _ASKED, _message("system", 2)),
+        lambda roles, spoken: "system" in roles[roles.index(spoken[0]) :] if spoken else False,
+    ),
+    Shape(_RESULTS_ALONE, ChatPrompt((_ASKED, *_CALLED)), _has_results_alone),
 )
 
 
@@ -283,14 +264,14 @@ def _is_joined(render: Renderer, prompt: ChatPrompt) -> bool:
 
 def _continues(render: Renderer) -> bool:
     with suppress(Exception):
-        begun = ChatPrompt((_asked(), _answered()), continue_final=True)
-        return render(begun).endswith(str(_answered()["content"]))
+        begun = ChatPrompt((_ASKED, _ANSWERED), continue_final=True)
+        return render(begun).endswith(_ANSWERED["content"])
     return False
 
 
 def _switches_thinking(render: Renderer) -> bool:
     with suppress(Exception):
-        asked = ChatPrompt((_asked(),))
+        asked = ChatPrompt((_ASKED,))
         on, off = (render(replace(asked, reasoning=Reasoning(enabled))) for enabled in (True, False))
         return on != off
     return False
