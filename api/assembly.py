@@ -175,7 +175,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     )
     config = _config(options, found, shared, number, tokenizer)
     facts = _described(config, tokenizer.answer_format, found.folder.embedder)
-    _log.info("model", model=name, blas=shared.blas.name, **facts)
+    _log.info("model", model=name, blas=shared.blas.name, answers=tokenizer.found, **facts)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
@@ -328,6 +328,8 @@ def _find_model(options: ModelOptions) -> _Found:
         model_types.check(folder.model_type)
     for note in folder.notes:
         _log.warning("model_folder", model=name, note=note)
+    if folder.reading is not None and folder.reading.unread:
+        _log.info("model_folder", model=name, unread=", ".join(folder.reading.unread))
     if name == smollm2.NAME:
         folder = replace(folder, generation_config={**smollm2.SAMPLING, **folder.generation_config})
     tensors = {} if folder.reading is None else folder.reading.weights.tensors

@@ -79,7 +79,7 @@ def failed(error: Exception) -> TemplateFailed:
     )
 
 
-_JOINT = "\n\n"
+JOINT = "\n\n"
 
 
 def orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
@@ -134,7 +134,7 @@ def _one_answer(turn: Sequence[Message]) -> Message:
     spoken = [message for message in turn if message.get("content")]
     answer = {**turn[0], "content": _joined_text(spoken) if spoken else ""}
     if thoughts := [message["reasoning_content"] for message in turn if message.get("reasoning_content")]:
-        answer["reasoning_content"] = _JOINT.join(thoughts)
+        answer["reasoning_content"] = JOINT.join(thoughts)
     if calls := [call for message in turn for call in message.get("tool_calls") or ()]:
         answer["tool_calls"] = calls
     return answer
@@ -165,7 +165,7 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
 def _joined_text(messages: Iterable[Message]) -> Any:
     """Return the texts of neighbours as one; as parts, if the template reads any of them as parts."""
     contents = [message["content"] for message in messages]
-    text = _JOINT.join([each for content in contents for each in _texts(content)])
+    text = JOINT.join([each for content in contents for each in _texts(content)])
     return text if all(isinstance(each, str) for each in contents) else [{"type": "text", "text": text}]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.answer.answer_format import GENERIC_CALL, GENERIC_RESULT
 from scheduler.prompt.chat_template import Renderer, alternating, answers_joined, without_system
-from scheduler.prompt.template_reading import PROBE_TOOL
+from scheduler.prompt.history_forms import PROBE_TOOL
 from scheduler.request import ChatPrompt, Message, Tool
 
 _SYSTEM, _FIRST = "penstock system", "penstock first"

@@ -11,7 +11,7 @@ from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
 from scheduler.prompt.hub_refusals import refusal
 from scheduler.shared.folder.context import chosen
-from scheduler.shared.folder.reading import FolderReading, read_folder
+from scheduler.shared.folder.reading import FolderReading, named_ends, read_folder
 from scheduler.shared.pooling import ModelKind
 
 FILES = (
@@ -117,26 +117,15 @@ def _described(
 ) -> ModelFolder:
     config, text_config = reading.config, reading.text
     embedder = read_embedder(path, text_config, task, matryoshka)
-    eos = {
-        *_ids(config.get("eos_token_id")),
-        *_ids(text_config.get("eos_token_id")),
-        *_ids(reading.generation_config.get("eos_token_id")),
-    }
     context = chosen(reading.context, max_model_len)
     return ModelFolder(
         path=path,
         vocabulary=int(text_config.get("vocab_size") or 0),
         context_tokens=min(context, context if embedder is None else embedder.most_tokens or context),
-        eos_token_ids=frozenset(eos),
+        eos_token_ids=named_ends(config, reading.generation_config),
         model_type=reading.model_type,
         generation_config=reading.generation_config,
         brings_code=bool(config.get("model_file")),
         embedder=embedder,
         reading=reading,
     )
-
-
-def _ids(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return [int(item) for item in value] if isinstance(value, list) else [int(value)]

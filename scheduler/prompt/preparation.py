@@ -78,8 +78,8 @@ class _Tokens:
     added: int = 0
 
 
-PIECES_BYTES = 64 << 20
-"""Room for the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
+PIECES_BYTES = 32 << 20
+"""Room for the ids of 8 million tokens: eighty conversations of 100,000."""
 CONTINUED_TOKENS = 8
 """Tokens of a prompt with which its continuation is read; a character has at most four."""
 MAX_PROMPT_LOGPROBS = 1 << 18

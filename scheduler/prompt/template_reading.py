@@ -13,15 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import pairwise
+from itertools import pairwise, product
 
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, alternating, orders, strict, without_system
+from scheduler.prompt.history_forms import APART, PROBE_TOOL, TEXTLESS, Form, forms_of
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool
-
-PROBE_TOOL = Tool("penstock_probe", "", {"type": "object", "properties": {}})
-_CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
-_ANSWERS_CALL = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
 
 
 class Outcome(Enum):
@@ -58,17 +55,22 @@ class TemplateReading:
     """The names of the shapes that it gets in another order than they are sent."""
     refused: tuple[str, ...] = ()
     """The names of those that it raises at in any order."""
+    forms: tuple[Form, ...] = ()
+    """In which histories are passed, one after the other."""
+    forgotten: tuple[str, ...] = ()
+    """What it writes nothing of in any form."""
     continues: bool = True
     """Whether a begun answer can be continued."""
     switches_thinking: bool = False
     """Whether `enable_thinking` changes the prompt."""
 
-    def verdicts(self, *, generic: bool) -> tuple[str, ...]:
+    def verdicts(self, *, generic: bool, reasons: bool) -> tuple[str, ...]:
         """Return what is unusual, for an operator: a short line each about the template. `generic`: what it
-        makes of tools and results does not count, because they are written as text (`generic_tools.py`)."""
-        return tuple(self._verdicts(generic))
+        makes of tools and results does not count, because they are written as text (`generic_tools.py`).
+        `reasons`: whether its model does."""
+        return tuple(self._verdicts(generic, reasons))
 
-    def _verdicts(self, generic: bool) -> Iterator[str]:
+    def _verdicts(self, generic: bool, reasons: bool) -> Iterator[str]:
         if self.parts:
             yield f"reads messages of {', '.join(sorted(self.parts))} as parts"
         for role in sorted(self.dropped - ({"tool"} if generic else set())):
@@ -83,6 +85,10 @@ class TemplateReading:
             unwritten = [name for name in unwritten if name != _RESULTS_ALONE]
         if unwritten and not self.dropped & {"user", "assistant"}:
             yield f"refuses {_enumerated(unwritten)}"
+        if not generic:
+            yield from dict.fromkeys(form.verdict for form in self.forms)
+            if forgotten := [name for name in self.forgotten if reasons or "thoughts" not in name]:
+                yield f"writes no {_enumerated(forgotten)}"
         if not self.continues and "assistant" not in self.dropped:
             yield "does not continue a begun answer: a prefill is refused"
         if self.switches_thinking:
@@ -97,99 +103,83 @@ def _enumerated(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _system(number: int = 1) -> Message:
-    return {"role": "system", "content": f"penstock system {number}"}
+def _message(role: str, number: int = 1) -> Message:
+    return {"role": role, "content": f"penstock {role} {number}"}
 
 
-def _asked(number: int = 1) -> Message:
-    return {"role": "user", "content": f"penstock question {number}"}
-
-
-def _answered(number: int = 1) -> Message:
-    return {"role": "assistant", "content": f"penstock answer {number}"}
-
-
-_CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-_RESULT_MESSAGE = {"role": "tool", "content": "penstock result", **_ANSWERS_CALL}
-_ROLES: tuple[tuple[str, ChatPrompt], ...] = (
-    ("user", ChatPrompt((_asked(),))),
-    ("system", ChatPrompt((_system(), _asked()))),
-    ("assistant", ChatPrompt((_asked(), _answered(), _asked(2)))),
-    ("tool", ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE), tools=(PROBE_TOOL,))),
+_SYSTEM, _ASKED, _ANSWERED, _RESULT = map(_message, ("system", "user", "assistant", "tool"))
+_ASKED_AGAIN = _message("user", 2)
+_CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
+_CALLED = (
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {**_RESULT, "tool_call_id": _CALL["id"], "name": PROBE_TOOL.name},
 )
-
-
-def _roles(prompt: ChatPrompt) -> list[str]:
-    return [message["role"] for message in prompt.messages]
-
-
-def _has_pair(first: str, second: str) -> Callable[[ChatPrompt], bool]:
-    def has(prompt: ChatPrompt) -> bool:
-        roles = [role for role in _roles(prompt) if role != "system"]
-        return (first, second) in pairwise(roles)
-
-    return has
-
-
-def _is_opened_by_an_answer(prompt: ChatPrompt) -> bool:
-    roles = [role for role in _roles(prompt) if role != "system"]
-    return roles[:1] == ["assistant"]
-
-
-def _asks_again(prompt: ChatPrompt) -> bool:
-    roles = _roles(prompt)
-    return "assistant" in roles and "user" in roles[roles.index("assistant") :]
-
-
-def _has_system(prompt: ChatPrompt) -> bool:
-    return "system" in _roles(prompt)
-
-
-def _has_system_messages(prompt: ChatPrompt) -> bool:
-    return _roles(prompt).count("system") > 1
-
-
-def _has_system_and_no_question(prompt: ChatPrompt) -> bool:
-    return _has_system(prompt) and "user" not in _roles(prompt)
-
-
-def _has_system_and_no_question_last(prompt: ChatPrompt) -> bool:
-    return _has_system(prompt) and _roles(prompt)[-1] != "user"
-
-
-def _has_late_system(prompt: ChatPrompt) -> bool:
-    roles = _roles(prompt)
-    return "system" in roles[next((at for at, role in enumerate(roles) if role != "system"), len(roles)) :]
+_ROLES: tuple[tuple[str, ChatPrompt], ...] = (
+    ("user", ChatPrompt((_ASKED,))),
+    ("system", ChatPrompt((_SYSTEM, _ASKED))),
+    ("assistant", ChatPrompt((_ASKED, _ANSWERED, _ASKED_AGAIN))),
+    ("tool", ChatPrompt((_ASKED, *_CALLED), tools=(PROBE_TOOL,))),
+)
 
 
 def _has_results_alone(prompt: ChatPrompt) -> bool:
     return not prompt.offered_tools and "tool" in _roles(prompt)
 
 
+def _roles(prompt: ChatPrompt) -> list[str]:
+    return [message["role"] for message in prompt.messages]
+
+
+def _shape(name: str, messages: tuple[Message, ...], is_of: Callable[[list[str], list[str]], bool]) -> Shape:
+    """`is_of`: of all roles in their order, and of those of the conversation."""
+
+    def of(prompt: ChatPrompt) -> bool:
+        roles = _roles(prompt)
+        return is_of(roles, [role for role in roles if role != "system"])
+
+    return Shape(name, ChatPrompt(messages), of)
+
+
+def _pair(role: str) -> Callable[[list[str], list[str]], bool]:
+    return lambda roles, spoken: (role, role) in pairwise(spoken)
+
+
 _SYSTEM_SHAPES = (
-    Shape("a system message", ChatPrompt((_system(), _asked())), _has_system),
-    Shape("a system message alone", ChatPrompt((_system(),)), _has_system_and_no_question),
+    _shape("a system message", (_SYSTEM, _ASKED), lambda roles, _: "system" in roles),
+    _shape("a system message alone", (_SYSTEM,), lambda roles, _: "system" in roles and "user" not in roles),
     # Mistral's of 2023 write it in the last question, if that is the last message.
-    Shape(
+    _shape(
         "a system message where the last turn is no question",
-        ChatPrompt((_system(), _asked(), _answered())),
-        _has_system_and_no_question_last,
+        (_SYSTEM, _ASKED, _ANSWERED),
+        lambda roles, _: "system" in roles and roles[-1] != "user",
     ),
 )
 _SHAPES = (
     *_SYSTEM_SHAPES,
-    Shape("a second question", ChatPrompt((_asked(), _answered(), _asked(2))), _asks_again),
-    Shape("two questions in a row", ChatPrompt((_asked(), _asked(2))), _has_pair("user", "user")),
-    Shape(
-        "two answers in a row",
-        ChatPrompt((_asked(), _answered(), _answered(2), _asked(2))),
-        _has_pair("assistant", "assistant"),
+    _shape(
+        "a second question",
+        (_ASKED, _ANSWERED, _ASKED_AGAIN),
+        lambda roles, _: "assistant" in roles and "user" in roles[roles.index("assistant") :],
     ),
-    Shape("an answer first", ChatPrompt((_answered(), _asked())), _is_opened_by_an_answer),
+    _shape("two questions in a row", (_ASKED, _ASKED_AGAIN), _pair("user")),
+    _shape(
+        "two answers in a row",
+        (_ASKED, _ANSWERED, _message("assistant", 2), _ASKED_AGAIN),
+        _pair("assistant"),
+    ),
+    _shape("an answer first", (_ANSWERED, _ASKED), lambda _, spoken: spoken[:1] == ["assistant"]),
     # DeepSeek's write the last one alone.
-    Shape("two system messages", ChatPrompt((_system(), _system(2), _asked())), _has_system_messages),
-    Shape("a later system message", ChatPrompt((_system(), _asked(), _system(2))), _has_late_system),
-    Shape(_RESULTS_ALONE, ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE)), _has_results_alone),
+    _shape(
+        "two system messages",
+        (_SYSTEM, _message("system", 2), _ASKED),
+        lambda roles, _: roles.count("system") > 1,
+    ),
+    _shape(
+        "a later system message",
+        (_SYSTEM, _ASKED, _message("system", 2)),
+        lambda roles, spoken: "system" in roles[roles.index(spoken[0]) :] if spoken else False,
+    ),
+    Shape(_RESULTS_ALONE, ChatPrompt((_ASKED, *_CALLED)), _has_results_alone),
 )
 
 
@@ -225,6 +215,8 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
         lost=tuple(shape for shape, result in found if result is Outcome.LOST),
         refused=tuple(shape.name for shape, result in found if result is Outcome.RAISED),
     )
+    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
+    reading = replace(reading, forms=forms, forgotten=forgotten)
     written = fitted(render, reading)
     return replace(
         reading,
@@ -265,19 +257,21 @@ def _has_own_roles(render: Renderer) -> bool:
 def _is_joined(render: Renderer, prompt: ChatPrompt) -> bool:
     """Return whether the conversation gets the text of its strictest order."""
     ordered = strict(prompt.messages)
-    return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
+    with suppress(Exception):
+        return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
+    return False
 
 
 def _continues(render: Renderer) -> bool:
     with suppress(Exception):
-        begun = ChatPrompt((_asked(), _answered()), continue_final=True)
-        return render(begun).endswith(str(_answered()["content"]))
+        begun = ChatPrompt((_ASKED, _ANSWERED), continue_final=True)
+        return render(begun).endswith(_ANSWERED["content"])
     return False
 
 
 def _switches_thinking(render: Renderer) -> bool:
     with suppress(Exception):
-        asked = ChatPrompt((_asked(),))
+        asked = ChatPrompt((_ASKED,))
         on, off = (render(replace(asked, reasoning=Reasoning(enabled))) for enabled in (True, False))
         return on != off
     return False
@@ -309,9 +303,13 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
         if prompt.continue_final and not reading.continues:
             raise TemplateFailed("it does not continue a begun message", param="messages")
         error: Exception | None = None
-        for order in orders(messages):
+        textless = tuple(TEXTLESS if form is APART else form for form in reading.forms)
+        for forms, order in product(dict.fromkeys((reading.forms, textless)), orders(messages)):
+            passed = replace(prompt, messages=order)
+            for form in forms:
+                passed = form.apply(passed)
             try:
-                return render(replace(prompt, messages=tuple(map(in_form, order))))
+                return render(replace(passed, messages=tuple(map(in_form, passed.messages))))
             except Exception as raised:  # A template is a program and may raise anything.
                 error = error or raised
         assert error is not None

@@ -2,15 +2,14 @@
 it.
 
 A tokenizer first cuts a text at its added tokens and then encodes each piece by itself, so a message between
-two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start. Runs of
-pieces from a text's beginning are kept beside the pieces, because longer texts begin with them, too.
+two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise, product
 from threading import Lock
@@ -21,10 +20,6 @@ from scheduler.statistics import PieceStatistics
 _ENTRY_BYTES = 256
 """Bytes of an entry beside its ids: key, array, links."""
 _DIGEST_BYTES = 16
-RUN_CHARACTERS = 1 << 13
-"""The least length of a run of pieces. A turn of 100,000 tokens looks for forty runs and some pieces, not for
-a thousand pieces."""
-_RUN = b"run"
 _TRIED_MARKS = 4
 _TRIED_TEXTS = (
     "",
@@ -53,7 +48,6 @@ class TokenPieces:
         encode_all: Callable[[Sequence[str]], list[list[int]]],
         cuts: Mapping[str, int],
         limit_bytes: int,
-        run_characters: int = RUN_CHARACTERS,
     ) -> None:
         """`encode_all` and `cuts` are the tokenizer's. `limit_bytes` bounds what is kept, for all salts
         together; 0 keeps nothing."""
@@ -65,8 +59,6 @@ class TokenPieces:
         cuts = dict(cuts) if limit_bytes else {}
         self._ids = cuts
         self._pattern = _pattern(cuts)
-        self._longest = max(map(len, cuts), default=0)
-        self._run_characters = run_characters
         self.works = bool(cuts) and self._agrees()
         """Whether texts are encoded in pieces: there are marks, and all texts that were tried have the same
         ids in pieces as whole. Otherwise `encode` encodes the whole text."""
@@ -79,13 +71,21 @@ class TokenPieces:
         from the time that it takes what others have sent. Raise what the tokenizer does."""
         if not self.works:
             return compact(self._encode_all([text])[0])
-        *runs, rest = self._runs(text)
-        ids, made_tokens = self._of_runs(runs, salt) if runs else (compact(()), 0)
-        (last,), made_last = self._of_pieces([rest], salt)
-        ids.extend(last)
+        cut = list(self._cut(text))
+        secrets = {mark: _secret(salt, mark) for mark in {mark for mark, _ in cut}}
+        keys = [_key(secrets[mark], piece) for mark, piece in cut]
+        found = self._found(keys)
+        new = {key: piece for key, piece in zip(keys, cut, strict=True) if key not in found}
+        made = self._encoded(list(new.values()))
+        found |= zip(new, made, strict=True)
+        ids = compact(())
+        for key in keys:
+            ids.extend(found[key])
         with self._lock:
+            for key, tokens in zip(new, made, strict=True):
+                self._keep(key, tokens)
             self._tokens += len(ids)
-            self._kept_tokens += len(ids) - made_tokens - made_last
+            self._kept_tokens += len(ids) - sum(map(len, made))
         return ids
 
     def encode_plain(self, text: str) -> TokenIds:
@@ -95,55 +95,6 @@ class TokenPieces:
         cuts = [0, *(found.start() + 1 for found in starts), len(text)]
         pieces = [text[start:end] for start, end in pairwise(cuts) if start < end]
         return compact(list(chain.from_iterable(self._encode_all(pieces))))
-
-    def _runs(self, text: str) -> Iterator[str]:
-        """Yield runs of whole pieces, and last the rest. Texts that begin alike have the same runs there."""
-        start = 0
-        while (end := self._boundary(text, start + self._run_characters)) is not None:
-            yield text[start:end]
-            start = end
-        yield text[start:]
-
-    def _boundary(self, text: str, position: int) -> int | None:
-        """Return the beginning of the first mark from `position` on that no mark before it overlaps."""
-        while position < len(text) and (found := self._pattern.search(text, position)):
-            first = self._pattern.search(text, found.start() - self._longest + 1)
-            if first is not None and first.start() == found.start():
-                return found.start()
-            position = found.end()
-        return None
-
-    def _of_runs(self, runs: Sequence[str], salt: str) -> tuple[TokenIds, int]:
-        """Return the ids of all runs, and how many of them the tokenizer had to make."""
-        secret = blake2b(salt.encode(), person=_RUN).digest()
-        keys = [_key(secret, run) for run in runs]
-        found = self._found(keys)
-        new = {key: run for key, run in zip(keys, runs, strict=True) if key not in found}
-        made, made_tokens = self._of_pieces(list(new.values()), salt)
-        found |= zip(new, made, strict=True)
-        with self._lock:
-            for key, tokens in zip(new, made, strict=True):
-                self._keep(key, tokens)
-        return _joined(found[key] for key in keys), made_tokens
-
-    def _of_pieces(self, texts: Sequence[str], salt: str) -> tuple[list[TokenIds], int]:
-        """Return the ids of each text, and how many of all of them the tokenizer had to make."""
-        cut = [list(self._cut(text)) for text in texts]
-        secrets = {mark: _secret(salt, mark) for mark in {mark for pieces in cut for mark, _ in pieces}}
-        keys = [[_key(secrets[mark], piece) for mark, piece in pieces] for pieces in cut]
-        together = list(chain.from_iterable(keys))
-        found = self._found(together)
-        new = {
-            key: piece
-            for key, piece in zip(together, chain.from_iterable(cut), strict=True)
-            if key not in found
-        }
-        made = self._encoded(list(new.values()))
-        found |= zip(new, made, strict=True)
-        with self._lock:
-            for key, tokens in zip(new, made, strict=True):
-                self._keep(key, tokens)
-        return [_joined(found[key] for key in of_one) for of_one in keys], sum(map(len, made))
 
     def _found(self, keys: Sequence[bytes]) -> dict[bytes, TokenIds]:
         with self._lock:
@@ -195,13 +146,6 @@ class TokenPieces:
             list(chain.from_iterable(ids[piece] for piece in apart)) == together
             for apart, together in zip(cut, whole, strict=True)
         )
-
-
-def _joined(parts: Iterable[TokenIds]) -> TokenIds:
-    ids = compact(())
-    for part in parts:
-        ids.extend(part)
-    return ids
 
 
 def _pattern(cuts: Mapping[str, int]) -> re.Pattern[str]:

@@ -32,10 +32,12 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
-from scheduler.prompt.template_reading import PROBE_TOOL, TemplateReading, fitted, reading_of
+from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
+from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
 from scheduler.request import ChatPrompt
-from scheduler.shared.folder.reading import read_json
+from scheduler.shared.folder.reading import GENERATION_CONFIG, named_ends, read_json
 from scheduler.shared.messages import GrammarTokenizer
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
@@ -53,7 +55,9 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def eos_token_ids(self) -> frozenset[int]: ...
+    def eos_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end an answer: those that files name, and the template's own."""
+        ...
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -134,27 +138,12 @@ class HubTokenizer:
         if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
             # transformers would make an empty tokenizer without a word.
             raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
-        # PyTorch is not needed here, so neither is transformers' advice to install it.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        # Imported late: it takes a second, and scripted tests do not need it.
-        from transformers import AutoTokenizer
-
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                folder,
-                local_files_only=True,
-                # None asks on a terminal whether to run the folder's own code.
-                trust_remote_code=False,
-            )
-        except Exception as error:  # transformers raises whatever its parsers raise
-            reason = " ".join(str(error).split())  # transformers writes several lines
-            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+        self._tokenizer = _loaded(folder)
         _read_other_templates(self._tokenizer, folder)
-        self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
-        if self._backend is None:
-            raise StartupError(
-                f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
-            )
+        self._backend: Any = self._tokenizer.backend_tokenizer
+        # A last training's, or a last call's: `save_pretrained` writes them into the file.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         vocabulary = self._tokenizer.get_vocab()
         self._vocabulary = 1 + max(vocabulary.values(), default=-1)
         # mlx-lm asks for it several times, and the library makes a new one each time.
@@ -177,6 +166,9 @@ class HubTokenizer:
         ):
             tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
             self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
+        self._marks = WrittenMarks()
+        if plain is not None:
+            self._marks = marks_of(plain, apart=APART in self.template_reading.forms)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -188,6 +180,9 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
+        self._ends = self._named_ends(folder)
+        tokens = {token: token_id for token_id, token in self._special_ids.items()}
+        self._ends |= ends_of_turn(self._marks, self._format.layout, tokens, self._ends)
         self.spelling = spelling_of(self._backend, vocabulary)
         self._longest_token = min_tokens_estimate.longest_token(
             described(self._backend, vocabulary), self._normalized
@@ -207,8 +202,18 @@ class HubTokenizer:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
+        return self._ends
+
+    def _named_ends(self, folder: Path) -> frozenset[int]:
+        config, generation_config = (read_json(folder / name) for name in ("config.json", GENERATION_CONFIG))
         eos = self._tokenizer.eos_token_id
-        return frozenset() if eos is None else frozenset({int(eos)})
+        return named_ends(config or {}, generation_config or {}) | (set() if eos is None else {int(eos)})
+
+    @property
+    def found(self) -> str:
+        """Which notations and ends of turn were found, and what is not read, as one line."""
+        ends = (self._backend.id_to_token(token) for token in sorted(self._ends))
+        return found(self._format, self._marks, [end for end in ends if end is not None])
 
     @property
     def special_token_ids(self) -> frozenset[int]:
@@ -221,7 +226,8 @@ class HubTokenizer:
     @property
     def template_verdicts(self) -> tuple[str, ...]:
         """What is unusual in what the chat template writes, for an operator."""
-        return self.template_reading.verdicts(generic=self._is_generic)
+        reasons = self._format.reasoning_notation != "none"
+        return self.template_reading.verdicts(generic=self._is_generic, reasons=reasons)
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -231,6 +237,7 @@ class HubTokenizer:
         if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
+            prompt = replace(prompt, messages=paired(prompt.messages))
             if self._is_generic:
                 prompt = generic_tools.rewritten(prompt, system_turn=self._system_turn)
             return self._renderer(prompt)
@@ -347,6 +354,49 @@ class HubTokenizer:
 
     def _made_byte_table(self, token_of: Callable[[int], str | None]) -> ByteTable:
         return ByteTable(token_of, byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece)
+
+
+def _loaded(folder: Path) -> Any:
+    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json` where there is
+    one. Raise StartupError."""
+    # PyTorch is not needed here, so neither is transformers' advice to install it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Imported late: it takes a second, and scripted tests do not need it.
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    file = folder / "tokenizer.json"
+    # A class of its own would build the tokenizer anew, with other parts than the file's.
+    kind = PreTrainedTokenizerFast if file.exists() else AutoTokenizer
+    try:
+        # None asks on a terminal whether to run the folder's own code.
+        made: Any = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not file.exists():
+            if getattr(made, "backend_tokenizer", None) is None:
+                raise StartupError(
+                    f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
+                )
+            return made
+        library = LibraryTokenizer.from_file(str(file))
+    except StartupError:
+        raise
+    except Exception as error:  # Both libraries raise whatever their parsers raise.
+        reason = " ".join(str(error).split())  # transformers writes several lines
+        raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+    theirs = made.backend_tokenizer
+    known = library.get_added_tokens_decoder()
+    # What tokenizer_config.json names beside the file; it changes nothing of what the file has.
+    library.add_tokens(
+        [token for at, token in sorted(theirs.get_added_tokens_decoder().items()) if at not in known]
+    )
+    made._tokenizer = library
+    if not library.num_special_tokens_to_add(is_pair=False):
+        # DeepSeek's file puts nothing before a text, which its makers' class did; transformers 5 forgets it.
+        config = read_json(folder / "tokenizer_config.json") or {}
+        made.add_bos_token, made.add_eos_token = (
+            config.get(name) is True for name in ("add_bos_token", "add_eos_token")
+        )
+    return made
 
 
 _TEMPLATE_FILES = ("chat_template.json", "processor_config.json")

@@ -177,7 +177,7 @@ class Load(EngineConfig, frozen=True, tag="load"):
 class Sampling(WireStruct, frozen=True):
     """Sampling parameters. `temperature` 0 is greedy, and then the cut-offs have no effect.
 
-    The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered distribution).
+    The temperature comes before the cut-offs, of which each looks at all tokens.
     `repetition_penalty` counts prompt and output, the presence and frequency penalties count output only, as
     vLLM does; `repetition_context` bounds the former to that many last tokens, as mlx-lm does; 0 is no bound.
     `seed` is never absent: a request without one gets one at admission, so that its tokens can be computed

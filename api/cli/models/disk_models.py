@@ -81,6 +81,8 @@ class DiskModel:
     """How tokens get their positions, in words."""
     notes: tuple[str, ...] = ()
     """What an operator should know of how the folder is read."""
+    unread_fields: tuple[str, ...] = ()
+    """The fields of config.json that mlx-lm does not read."""
     chat_template: bool = False
     template_verdicts: tuple[str, ...] = ()
     """What is unusual in what the chat template writes of conversations."""
@@ -89,6 +91,8 @@ class DiskModel:
     read."""
     reasoning_dialect: str = ""
     """The dialect that `--reasoning-parser auto` finds."""
+    found: str = ""
+    """Both, the tokens that end an answer, and what is not read, as one line."""
 
     @property
     def is_model(self) -> bool:
@@ -170,6 +174,7 @@ def _read(place: DiskModel) -> DiskModel:
         most_context_tokens=reading.context.most_tokens,
         positions=reading.positions,
         notes=reading.notes,
+        unread_fields=reading.unread,
     )
 
 
@@ -195,6 +200,7 @@ def _with_dialects(model: DiskModel) -> DiskModel:
         template_verdicts=tokenizer.template_verdicts,
         tool_dialect=form.call_notation if form.has_tool_calls else "none",
         reasoning_dialect=form.reasoning_notation,
+        found=tokenizer.found,
     )
 
 

@@ -75,11 +75,12 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "positions", model.positions
     for number, note in enumerate(model.notes):
         yield "" if number else "note", note
+    if model.unread_fields:
+        yield "config", f"mlx-lm does not read {', '.join(model.unread_fields)}"
     yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
     for verdict in model.template_verdicts:
         yield "", f"it {verdict}"
-    yield "tools", model.tool_dialect
-    yield "reasoning", model.reasoning_dialect
+    yield "answers", model.found
     yield from _memory(planned.plan, reading, model.context_tokens, tokens)
     if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
         yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.errors import StartupError
-from scheduler.shared.folder.config_fields import unknown_fields
+from scheduler.shared.folder.config_fields import unread_fields
 from scheduler.shared.folder.context import Context, context_of, table_positions
 from scheduler.shared.folder.mlx_lm_module import Module, module_of
 from scheduler.shared.folder.packing import check_packing
@@ -44,6 +44,8 @@ class FolderReading:
     """The fields of config.json that the module is given otherwise than they are written."""
     notes: tuple[str, ...] = ()
     """What an operator should know, as sentences."""
+    unread: tuple[str, ...] = ()
+    """The fields of the text part that the module does not read, whatever they are about."""
     table_positions: int | None = None
     """The positions of a learnt table; None where there is none."""
 
@@ -110,12 +112,11 @@ def describe(
     shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
     table = table_positions(shapes)
     context = context_of(part, rotary, table)
-    changes: dict[str, Any] = {}
+    changes, unread = dict[str, Any](), tuple[str, ...]()
     if module is not None:
         check_packing(part, weights.tensors, module)
         changes = _changes(config, in_both_spellings(config, module), weights, module)
-        if unknown := unknown_fields(part, module):
-            notes.append(f"not read of config.json, and of unknown effect: {', '.join(unknown)}")
+        unread = unread_fields(part, module)
         if (window := _window(part, module)) is not None and window < context.tokens:
             notes.append(
                 f"mlx-lm's {module.name} has no sliding window, and the model one of {window} tokens: the"
@@ -129,19 +130,31 @@ def describe(
             f" {context.most_tokens} with {how[1]}"
         )
     return FolderReading(
-        config, generation_config, model_type, module, rotary, context, weights, changes, tuple(notes), table
+        config,
+        generation_config,
+        model_type,
+        module,
+        rotary,
+        context,
+        weights,
+        changes,
+        tuple(notes),
+        unread,
+        table,
     )
 
 
 def _changes(
     config: Mapping[str, Any], given: dict[str, Any], weights: WeightFiles, module: Module
 ) -> dict[str, Any]:
-    part = given.get(TEXT) if isinstance(given.get(TEXT), Mapping) else given
-    assert part is not None
+    text = config.get(TEXT)
+    ties = {one.get(_TIED) for one in (config, text or {})} - {None}
     has_head = any(name.endswith(_HEAD) for name in weights.tensors)
-    if has_head and _TIED in module.declared and text_of(config).get(_TIED) is None:
-        # mlx-lm's default may be True, and the head would be dropped.
-        given = {**given, TEXT: {**part, _TIED: False}} if part is not given else {**given, _TIED: False}
+    if _TIED in module.declared and (ties or has_head):
+        # transformers 5 says it beside the text part alone, or says there what is true of the class. mlx-lm
+        # reads the part, and its default may be True: the head would be dropped.
+        tied = {_TIED: ties.pop() if len(ties) == 1 else not has_head}
+        given = given | (tied if text is None else {TEXT: {**given[TEXT], **tied}})
     return {name: value for name, value in given.items() if name not in config or config[name] != value}
 
 
@@ -158,6 +171,13 @@ def _window(part: Mapping[str, Any], module: Module) -> int | None:
     if module.name == "llama":  # It has windows in layers that layer_types names, and in no others.
         return window
     return None if "sliding_window" in module.read else window
+
+
+def named_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> frozenset[int]:
+    """Return the tokens that end an answer, as these files name them. Raise TypeError or ValueError."""
+    named = (one.get("eos_token_id") for one in (config, text_of(config), generation_config))
+    values = (value if isinstance(value, list) else [value] for value in named if value is not None)
+    return frozenset(int(one) for value in values for one in value)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

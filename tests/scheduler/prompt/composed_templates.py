@@ -144,3 +144,113 @@ def conversations(draw: st.DrawFn) -> ChatPrompt:
             messages.append({"role": "tool", "content": words(), **answers})
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"]) and draw(st.booleans())
     return ChatPrompt(tuple(messages), tools=(TOOL,) if draw(st.booleans()) else (), continue_final=continues)
+
+
+_IDS = {
+    "any": "<tool_call>{{ tool_call.function.name }}#{{ tool_call.id }}#",
+    "nine letters": "{% if tool_call.id | length != 9 %}{{ raise_exception('nine letters') }}{% endif %}"
+    "<tool_call>{{ tool_call.function.name }}#{{ tool_call.id }}#",
+    "the name's place": "<tool_call>#{{ tool_call.id }}#",
+}
+_COUNTS = {
+    "all": "{% for tool_call in m.tool_calls %}{call}{% endfor %}",
+    "the first": "{% set tool_call = m.tool_calls[0] %}{call}",
+    "one": "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    "{% set tool_call = m.tool_calls[0] %}{call}",
+}
+_BESIDE = {
+    "written": "{{ m.content }}",
+    "dropped": "",
+    "not with thoughts": "{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    "{{ m.content }}",
+}
+_THOUGHTS = {
+    "reasoning_content": "{{ m.reasoning_content }}",
+    "thinking": "{{ m.thinking }}",
+    "another name": "{{ m.reasoning }}",
+    "parts": "{% if m.content is not string %}{% for p in m.content if p.type == 'thinking' %}"
+    "{{ p.thinking }}{% endfor %}{% endif %}",
+    "blocks": "{% for b in m.content.blocks if b.type == 'thoughts' %}{{ b.text }}{% endfor %}",
+    "dropped": "",
+}
+_WORDS = {
+    "parts": "{% if m.content is string %}{text}{% else %}{% for p in m.content if p.type == 'text' %}"
+    "{{ p.text }}{% endfor %}{% endif %}",
+    "blocks": "{% if m.content is string %}{text}{% else %}{% for b in m.content.blocks "
+    "if b.type == 'response' %}{{ b.text }}{% endfor %}{% endif %}",
+}
+HISTORIES = {
+    "ids": _IDS,
+    "calls": _COUNTS,
+    "beside": _BESIDE,
+    "thoughts": _THOUGHTS,
+    "tools": ("any", "in system"),
+}
+"""What templates differ in when they write an answer's parts in a history."""
+FAMILIES = {
+    "Qwen3": ("any", "all", "written", "reasoning_content", "any"),
+    "Qwen2.5": ("any", "all", "written", "dropped", "any"),
+    "gpt-oss": ("any", "the first", "not with thoughts", "thinking", "any"),
+    "Llama 3": ("any", "one", "dropped", "dropped", "any"),
+    "Mistral Small 3.2": ("nine letters", "all", "dropped", "dropped", "any"),
+    "Magistral": ("nine letters", "all", "written", "parts", "any"),
+    "Kimi K2": ("the name's place", "all", "written", "reasoning_content", "any"),
+    "Command R7B": ("any", "all", "dropped", "another name", "any"),
+    "Apertus": ("any", "all", "written", "blocks", "any"),
+    "DeepSeek V3.2": ("any", "all", "written", "reasoning_content", "in system"),
+}
+"""Values of HISTORIES, by a family whose template has them."""
+
+
+def history_template(ids: str, calls: str, beside: str, thoughts: str, tools: str) -> str:
+    """A template that takes an answer's thoughts, text and calls in these ways."""
+    listed = "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
+    anywhere, in_system = (listed, "") if tools == "any" else ("", listed)
+    text = _WORDS.get(thoughts, "{text}")
+    return "".join(
+        (
+            f"{anywhere}{{% for m in messages %}}{{% if m.role == 'system' %}}{{{{ m.content }}}}{in_system}",
+            "{% elif m.role == 'user' %}<|user|>{{ m.content }}",
+            "{% elif m.role == 'tool' %}<|tool|>{{ m.name }}#{{ m.tool_call_id }}#{{ m.content }}",
+            f"{{% else %}}<|assistant|>{_THOUGHTS[thoughts]}{{% if m.tool_calls %}}",
+            text.replace("{text}", _BESIDE[beside]) if beside != "dropped" else "",
+            _COUNTS[calls].replace("{call}", _IDS[ids] + "{{ tool_call.function.arguments | tojson }}"),
+            "{% else %}"
+            + text.replace("{text}", "{{ m.content }}")
+            + "{% endif %}{% endif %}</s>{% endfor %}",
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        )
+    )
+
+
+@st.composite
+def loops(draw: st.DrawFn) -> ChatPrompt:
+    """Ten turns of an agent: thoughts, text and calls, each or together, results in any order, ids of any
+    server, which may be there twice."""
+    messages: list[Message] = [{"role": "user", "content": "word-0."}]
+    for _ in range(10):
+        number = len(messages)
+        thinks, speaks, count = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2))
+        answer: Message = {"role": "assistant", "content": f"text-{number}." if speaks or not count else ""}
+        if thinks:
+            answer["reasoning_content"] = f"thought-{number}."
+        messages.append(answer)
+        if not count:
+            messages.append({"role": "user", "content": f"word-{number}."})
+            continue
+        ids = draw(
+            st.sampled_from(
+                [("call_{}", "toolu_01{}"), ("functions.look:0", "functions.look:1"), ("a1b2c3d4e",) * 2]
+            )
+        )
+        calls = [
+            (ids[at].format(number), f"value-{number}-{at}.", f"result-{number}-{at}.") for at in range(count)
+        ]
+        answer["tool_calls"] = [
+            {"id": own, "type": "function", "function": {"name": TOOL.name, "arguments": {"of": value}}}
+            for own, value, _ in calls
+        ]
+        results = [{"role": "tool", "content": result, "tool_call_id": own} for own, _, result in calls]
+        # Of two calls with one id nobody knows whose result is whose.
+        messages += draw(st.permutations(results)) if len(set(ids)) == 2 else results
+    return ChatPrompt(tuple(messages), tools=(TOOL,))

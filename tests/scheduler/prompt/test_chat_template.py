@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from scheduler.errors import TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.chat_template import renderer
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool, ToolChoice
+from tests.fakes.served_tokenizers import write_tokenizer
 
 TOOL = Tool("get_time", "The time", {"type": "object", "properties": {"zone": {"type": "string"}}})
 CALL: dict[str, Any] = {
@@ -91,6 +94,21 @@ def test_deepseeks_template_is_mlx_lms_program(thinking: bool | None, end: str) 
     assert '<｜DSML｜parameter name="zone" string="true">UTC</｜DSML｜parameter>' in text
     assert text.endswith(end)
     assert spy.asked == {}
+
+
+def test_a_program_writes_tools_where_there_is_no_system_message(tmp_path: Path) -> None:
+    """DeepSeek's writes them in one, so it gets an empty one; its own notation is chosen by itself."""
+    library = write_tokenizer(
+        tmp_path, "byte-level", template=None, settings={"chat_template_type": "deepseek_v32"}
+    )
+    library.add_tokens([AddedToken("｜DSML｜", normalized=False)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HubTokenizer(tmp_path)
+    assert (tokenizer.answer_format.tool_calls, tokenizer.answer_format.call_notation) == ("native", "dsml")
+    without, system = tokenizer.render(ChatPrompt(TURN[1:], tools=(TOOL,))), TURN[0]["content"]
+    assert '"name": "get_time"' in without
+    assert tokenizer.render(ChatPrompt(TURN, tools=(TOOL,))).replace(system, "") == without
+    assert "## Tools" not in tokenizer.render(ChatPrompt(TURN[1:2]))
 
 
 @pytest.mark.parametrize("name", ["tokenize", "messages", "tools", "self"])

@@ -173,9 +173,3 @@ def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
     assert inspect(tmp_path, max_model_len=300).context_tokens == 300
     with pytest.raises(StartupError, match="--max-model-len 1025"):
         inspect(tmp_path, max_model_len=1025)
-
-
-def test_what_an_operator_should_know_is_in_the_notes(tmp_path: Path) -> None:
-    assert inspect(write(tmp_path, {"model_type": "qwen3", "warp_factor": 9})).notes == (
-        "not read of config.json, and of unknown effect: warp_factor",
-    )

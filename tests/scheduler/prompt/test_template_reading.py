@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,11 +14,22 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import StartupError, TemplateFailed
+from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, Message, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, Message, TextPrompt, Tool
 from tests.examples import examples
+from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
-from tests.scheduler.prompt.composed_templates import Composed, conversations, templates
+from tests.scheduler.prompt.composed_templates import (
+    FAMILIES,
+    HISTORIES,
+    TOOL,
+    Composed,
+    conversations,
+    history_template,
+    loops,
+    templates,
+)
 
 LLAVA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}"
@@ -173,6 +186,12 @@ def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts
             assert text.endswith(spoken[-1]["content"])
 
 
+def test_a_template_that_raises_at_what_it_is_asked_at_the_start_is_served(tmp_path: Path) -> None:
+    """Here at the empty question that would open a conversation."""
+    raises = "{% for m in messages %}{{ m.content or [].append(1) }}{% endfor %}"
+    assert rendered(tmp_path, raises, ("user", "hi")) == "hi"
+
+
 def rendered(folder: Path, template: str, *messages: tuple[str, str], **options: Any) -> str:
     spoken: list[Message] = [{"role": role, "content": words} for role, words in messages]
     return served(folder, template).render(ChatPrompt(tuple(spoken), **options))
@@ -225,3 +244,113 @@ def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
         " a later system message: neighbours are joined, an empty question opens",
         "switches thinking",
     )
+
+
+def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> None:
+    """Each word of a loop is in its text once, and results have the order, the ids and the tool of calls."""
+    with TemporaryDirectory() as folder:
+        write_tokenizer(Path(folder), "byte-level", template=history_template(*ways))
+        tokenizer = HubTokenizer(Path(folder), tool_parser="json_tools")
+    text = tokenizer.render(prompt)
+    note(f"{tokenizer.template_verdicts}\n{text}")
+    assert f"{TOOL.name};" in text
+    kinds = "word|text|value|result" + ("" if ways[3] == "dropped" else "|thought")
+    words = re.findall(rf"(?:{kinds})-[-0-9]+\.", str(prompt.messages))
+    assert {word: text.count(word) for word in words} == dict.fromkeys(words, 1)
+    calls = re.findall(r'<tool_call>(?:look)?#([^#]*)#\{"of": "value-([^.]*)\.', text)
+    results = re.findall(r"<\|tool\|>look#([^#]*)#result-([^.]*)\.", text)
+    assert results == calls
+    if ways[0] != "any":
+        assert len({own for own, _ in calls}) == len(calls)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(prompt=loops())
+@settings(max_examples=examples(15), deadline=None)
+def test_a_loop_goes_on_with_each_familys_template(family: str, prompt: ChatPrompt) -> None:
+    """Thoughts, text and calls of ten answers, in one message each, as the server gave them."""
+    _check_loop(FAMILIES[family], prompt)
+
+
+@given(prompt=loops(), ways=st.tuples(*(st.sampled_from(list(ways)) for ways in HISTORIES.values())))
+@settings(max_examples=examples(60), deadline=None)
+def test_a_loop_goes_on_whatever_a_template_takes_of_it(
+    prompt: ChatPrompt, ways: tuple[str, str, str, str, str]
+) -> None:
+    _check_loop(ways, prompt)
+
+
+@pytest.mark.parametrize(
+    ("family", "verdicts"),
+    [
+        ("Qwen3", ()),
+        ("gpt-oss", ("writes one call a message: each is passed with its result", "passed behind them")),
+        ("Mistral Small 3.2", ("takes ids of nine letters", "loses text beside calls", "writes no thoughts")),
+        ("Kimi K2", ("writes a tool's name as a part of a call's id",)),
+        ("DeepSeek V3.2", ("writes tools in a system message alone: an empty one is passed",)),
+    ],
+)
+def test_an_operator_reads_how_histories_are_passed(
+    family: str, verdicts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """And what of them the model does not see."""
+    write_tokenizer(tmp_path, "byte-level", template=history_template(*FAMILIES[family]))
+    tokenizer = HubTokenizer(tmp_path, tool_parser="json_tools", reasoning_parser="think")
+    assert len(tokenizer.template_verdicts) == len(verdicts)
+    assert all(part in said for part, said in zip(verdicts, tokenizer.template_verdicts, strict=True))
+
+
+def _turns(behind: str, between: str = "") -> str:
+    """A template with this behind each answer, and that between thoughts and a call."""
+    thoughts = "{% if m.reasoning_content %}{{ m.reasoning_content }}" + between + "{% endif %}"
+    calls = "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}"
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% else %}"
+        f"<|assistant|>{thoughts}{{{{ m.content }}}}{calls}{behind}{{% endif %}}{{% endfor %}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "options", "expected"),
+    [
+        (_turns("<|tool|>\n"), None, {}, {"</s>", "<|tool|>"}),
+        (_turns(" <|tool|>", "<|system|>"), None, {}, {"</s>", "<|tool|>"}),
+        (_turns("<|tool|></s>"), None, {}, {"</s>"}),
+        (_turns(""), None, {}, {"</s>", "<|user|>"}),
+        (_turns("<|tool|>"), "<|user|>", {}, {"</s>", "<|user|>"}),
+        (_turns("\n\nUser: "), None, {}, {"</s>"}),
+        (_turns("<|tool|>", "<|tool|>"), None, {}, {"</s>"}),
+        (_turns("<|tool|>"), None, {"tool_parser": "harmony"}, {"</s>", "<|call|>"}),
+    ],
+    ids=["ChatML", "thoughts", "named", "GLM", "GLM, named", "no token", "a message's end", "gpt-oss"],
+)
+def test_what_a_template_writes_behind_an_answer_ends_it(
+    template: str, ends: str | None, options: dict[str, str], expected: set[str], tmp_path: Path
+) -> None:
+    """Where generation_config.json and the tokenizer do not name the end that stands there: the engine stops
+    at it, grammars allow it, and an operator reads it."""
+    library = write_tokenizer(tmp_path, "byte-level", template=template)
+    library.add_special_tokens(["<|call|>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    named = None if ends is None else library.token_to_id(ends)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    tokenizer = HubTokenizer(tmp_path, **options)
+    ids = {library.get_vocab()[token] for token in expected}
+    folder = replace(FOLDER, vocabulary=tokenizer.vocabulary, eos_token_ids=frozenset())
+    prepared = Preparation(tokenizer, folder).prepare(GenerationRequest("", TextPrompt("The")))
+    assert set(prepared.submit.stop_token_ids) == ids
+    assert set(tokenizer.for_grammars().eos_token_ids) == ids
+    assert f"ends: {' '.join(sorted(expected, key=library.get_vocab().__getitem__))}" in tokenizer.found
+
+
+@pytest.mark.parametrize("marks", ["", "<seed:think> and </seed:think>"])
+def test_thoughts_that_no_notation_reads_are_named(marks: str, tmp_path: Path) -> None:
+    """By the marks that the template writes around them."""
+    thoughts = marks.replace(" and ", "{{ m.reasoning_content }}") or "{{ m.reasoning_content }}"
+    template = history_template(*FAMILIES["Qwen3"]).replace(
+        "{{ m.reasoning_content }}", f"{{% if m.reasoning_content %}}{thoughts}{{% endif %}}"
+    )
+    write_tokenizer(tmp_path, "byte-level", template=template)
+    found = HubTokenizer(tmp_path, tool_parser="json_tools").found
+    assert found.startswith("calls: json_tools; thoughts: none; ends: </s>")
+    assert found.partition("; not read: ")[2] == (f"thoughts between {marks}" if marks else "")

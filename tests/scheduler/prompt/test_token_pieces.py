@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.token_pieces import RUN_CHARACTERS, TokenPieces
+from scheduler.prompt.token_pieces import TokenPieces
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -30,21 +30,16 @@ texts = st.lists(
 
 @pytest.mark.parametrize("name", KINDS)
 def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
-    """Marks that overlap or are cut, white space beside them, characters of several bytes; kept or not, and
-    in runs of pieces or without."""
+    """Marks that overlap or are cut, white space beside them, characters of several bytes; kept or not."""
     tokenizer = kind(name)
-    pieces = [
-        TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE),
-        TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE, run_characters=4),
-    ]
-    assert all(one.works for one in pieces)
+    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE)
+    assert pieces.works
 
     @settings(deadline=None, derandomize=True, max_examples=examples(100))
     @given(st.lists(texts, min_size=1, max_size=3))
     def check(several: list[str]) -> None:
         for text in (*several, "".join(several)):
-            whole = tokenizer.encode_all([text])[0]
-            assert [one.encode(text, "").tolist() for one in pieces] == [whole, whole]
+            assert pieces.encode(text, "").tolist() == tokenizer.encode_all([text])[0]
 
     check()
 
@@ -93,11 +88,9 @@ class Counted:
         return self._tokenizer.encode_all(texts)
 
 
-def counted(
-    limit_bytes: int = _MEBIBYTE, run_characters: int = RUN_CHARACTERS
-) -> tuple[TokenPieces, list[str]]:
+def counted(limit_bytes: int = _MEBIBYTE) -> tuple[TokenPieces, list[str]]:
     tokenizer = Counted()
-    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, limit_bytes, run_characters)
+    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, limit_bytes)
     tokenizer.encoded.clear()
     return pieces, tokenizer.encoded
 
@@ -113,27 +106,6 @@ def test_a_turn_tokenizes_what_is_new_in_it() -> None:
         == pieces.encode(history + "<user>the last one\n", "").tobytes()
     )
     assert encoded == ["\n<user>the last one"]
-
-
-def test_a_turn_looks_for_runs_of_pieces() -> None:
-    """As many as its text has of their length: the pieces in them are neither looked for nor kept in use."""
-    pieces, encoded = counted(limit_bytes=80 * 300, run_characters=100)
-    history = "".join(f"<user>question {number:3}\n" for number in range(100))
-    for _ in range(2):
-        encoded.clear()
-        assert bytes(pieces.encode(history, "").tolist()) == history.encode()
-    # There is room for its runs and not for its pieces, of which those since the last run are left.
-    assert len(encoded) < 8
-
-
-def test_a_mark_that_another_one_overlaps_ends_no_run() -> None:
-    """In `ababa` the tokenizer cuts before the first `aba`, so not at the second."""
-    tokenizer = Counted()
-    tokenizer.cuts = {"aba": 1}
-    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE, run_characters=3)
-    tokenizer.encoded.clear()
-    pieces.encode("xxababa", "")
-    assert tokenizer.encoded == ["xx", "ababa"]
 
 
 def test_a_piece_that_occurs_twice_is_encoded_once() -> None:

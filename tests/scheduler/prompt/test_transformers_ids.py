@@ -1,23 +1,21 @@
-"""A prompt has the token ids that transformers gives it, for each kind of tokenizer and each place of a
-template."""
+"""A prompt has the ids of the folder's own tokenizer.json, and the text of its template as transformers finds
+it, for each kind of tokenizer and each place of a template."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoTokenizer
 
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool
-from tests.examples import examples
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, TEXTS, write_tokenizer
+from tests.scheduler.prompt.tokenizer_kinds import KINDS as FILE_KINDS
+from tests.scheduler.prompt.tokenizer_kinds import kind
 
 _TOOLS = (
     "{% for t in tools or [] %}<tool_call>{{ t | tojson }}{% endfor %}"
@@ -31,6 +29,10 @@ _MESSAGES: tuple[Message, ...] = (
     {"role": "user", "content": "Hello, how are you?\n yes"},
     {"role": "assistant", "content": " again"},
     {"role": "user", "content": "你好 🦊"},
+)
+_WRITTEN = (
+    *(*TEXTS, "\n\n5. hello", "  two  spaces", "user\nhi [INST] x <|im_start|> y", "It's 12345", ""),
+    *("e\u0301\u00e9 \N{NO-BREAK SPACE}", " <tool_call>a</think> b", "x" * 40),
 )
 _TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
 
@@ -53,13 +55,6 @@ def _placed(folder: Path, kind: str, place: str) -> None:
             pass
 
 
-@cache
-def _both(kind: str) -> tuple[HubTokenizer, Any]:
-    with TemporaryDirectory() as folder:
-        _placed(Path(folder), kind, "tokenizer_config.json")
-        return HubTokenizer(Path(folder)), AutoTokenizer.from_pretrained(folder)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_conversation_has_the_ids_of_transformers(place: str, kind: str, tmp_path: Path) -> None:
@@ -79,11 +74,69 @@ def test_a_conversation_has_the_ids_of_transformers(place: str, kind: str, tmp_p
         assert ours.encode(ours.render(ChatPrompt(_MESSAGES, tools=tools))) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(st.text(st.sampled_from([*"".join(TEXTS), *"<|/s>user", "\N{NO-BREAK SPACE}", "\u0301"])))
-@settings(max_examples=examples(15))
-def test_a_text_has_the_ids_of_transformers(kind: str, text: str) -> None:
-    """Alone, and as a whole with what the tokenizer puts around it."""
-    ours, theirs = _both(kind)
-    assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
-    assert ours.encode_whole(text) == theirs(text)["input_ids"]
+_CLASSES = (
+    *("PreTrainedTokenizerFast", "GPT2Tokenizer", "LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer"),
+    *("GemmaTokenizer", "CohereTokenizer", "BertTokenizer", "XLMRobertaTokenizer", "NextYearsTokenizer"),
+)
+
+
+@pytest.mark.parametrize("name", _CLASSES)
+@pytest.mark.parametrize("of_kind", FILE_KINDS)
+def test_a_text_has_the_ids_of_the_file_whatever_class_the_folder_names(
+    of_kind: str, name: str, tmp_path: Path
+) -> None:
+    """transformers 5 builds normalizer, pre-tokenizer and decoder anew from the class, or from the type in
+    config.json, and keeps the truncation and the padding that the last call left in the file. The file is
+    what the model was trained with; transformers 4 gives its ids, too."""
+    library = Tokenizer.from_str(kind(of_kind).library.to_str())
+    expected = [library.encode(text, add_special_tokens=False).ids for text in _WRITTEN]
+    library.enable_truncation(5)
+    library.enable_padding(length=64)
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": name, "eos_token": "<|im_end|>", "legacy": False, "add_prefix_space": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    assert HubTokenizer(tmp_path).encode_all(_WRITTEN) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_file", "config", "expected"),
+    [
+        ("", {}, ("", "")),
+        ("", {"add_bos_token": True}, ("<s>", "")),
+        ("", {"add_bos_token": True, "add_eos_token": True}, ("<s>", "</s>")),
+        ("<s> $A", {}, ("<s>", "")),
+        ("<s> $A", {"add_bos_token": False}, ("<s>", "")),
+        ("$A </s>", {"add_bos_token": False}, ("", "</s>")),
+        ("$A </s>", {"add_bos_token": True}, ("", "</s>")),
+    ],
+)
+def test_what_stands_around_a_text_is_the_files_if_it_has_any(
+    in_file: str, config: dict[str, Any], expected: tuple[str, str], tmp_path: Path
+) -> None:
+    """DeepSeek's has none, and `add_bos_token`, which transformers 4 obeys and 5 does not; Qwen's embedders
+    have an end, and `add_bos_token: false`."""
+    library = write_tokenizer(tmp_path, "byte-level", bos=False, settings=config)
+    if in_file:
+        ids = [(token, library.token_to_id(token)) for token in ("<s>", "</s>")]
+        library.post_processor = processors.TemplateProcessing(single=in_file, special_tokens=ids)
+        library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HubTokenizer(tmp_path)
+    before, after = map(tokenizer.encode, expected)
+    assert tokenizer.encode_whole("The") == [*before, *tokenizer.encode("The"), *after]
+
+
+def test_a_token_is_what_the_file_says_of_it(tmp_path: Path) -> None:
+    """Phi's end of turn takes the white space behind it away. What tokenizer_config.json alone names is added
+    behind the file's tokens, as transformers does."""
+    library = write_tokenizer(
+        tmp_path,
+        "byte-level",
+        settings={"extra_special_tokens": ["<|end|>", "<|new|>"], "pad_token": "<|end|>"},
+    )
+    library.add_special_tokens([AddedToken("<|end|>", rstrip=True, normalized=False)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HubTokenizer(tmp_path)
+    assert tokenizer.encode("<|end|>\n a") == library.encode("<|end|>\n a", add_special_tokens=False).ids
+    assert tokenizer.encode("<|end|>\n") == [library.token_to_id("<|end|>")]
+    assert tokenizer.encode("<|new|>") == [library.get_vocab_size()]

@@ -4,8 +4,9 @@ Random numbers are keyed by (seed, position), not drawn from a stream: the same 
 alone, among 31 others, and when it is recomputed from the middle. Every operation works row by row, so
 neighbours and their order change nothing.
 
-The cut-offs are mlx-lm's (top-p, min-p and top-k, on the untempered distribution), each as the least logit
-that is kept. All tokens with exactly this logit are kept; mlx-lm drops some.
+The temperature comes first, as in transformers, vLLM and SGLang, for which models' authors choose their
+values (mlx-lm and llama.cpp cut first). Then the cut-offs, top-p of all tokens' mass, min-p and top-k, each
+as the least score that is kept. All tokens with exactly this score are kept; mlx-lm drops some.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class Draw:
         )
         scores = logits * self._heat
         if self._cuts is not None:
-            floor = self._cuts.floor(logits if self._cut is None else logits[self._cut])
+            floor = self._cuts.floor(scores if self._cut is None else scores[self._cut])
             if self._cut is not None:
                 floor = put(mx.full((len(self._rows), 1), _NEVER), self._cut, floor)
-            scores = mx.where(logits < floor, _NEVER, scores)  # A NaN stays, and fails its row.
+            scores = mx.where(scores < floor, _NEVER, scores)  # A NaN stays, and fails its row.
         return best_of(scores + noise)
 
 

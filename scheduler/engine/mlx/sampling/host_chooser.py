@@ -58,13 +58,14 @@ def _chosen(row: RowSampling, logits: _Floats, token: int) -> tuple[int, float]:
     if not row.sampled:
         return _best(logits)
     key, heat = position_key(row.params.seed, row.position), np.float32(1.0 / row.params.temperature)
+    logits *= heat
     if not row.cuts:
-        return _best(logits * heat + _gumbel(key, _all_tokens(len(logits))))
+        return _best(logits + _gumbel(key, _all_tokens(len(logits))))
     most = logits.max()
     if not np.isfinite(most):
         return 0, math.nan  # There is no threshold: a comparison with NaN keeps nothing.
     kept = np.flatnonzero(logits >= floor(logits, most, row.params))
-    place, score = _best(logits[kept] * heat + _gumbel(key, _all_tokens(len(logits))[kept]))
+    place, score = _best(logits[kept] + _gumbel(key, _all_tokens(len(logits))[kept]))
     return int(kept[place]), score
 
 
@@ -75,7 +76,7 @@ def _best(scores: _Floats) -> tuple[int, float]:
 
 
 def floor(logits: _Floats, best: np.float32, params: Sampling) -> float:
-    """Return the least logit that is kept; `best` is the largest. All tokens count for the mass, but those
+    """Return the least of these that is kept; `best` is the largest. All tokens count for the mass, but those
     below another cut-off are not sorted, nor those far below the best, unless the mass is not reached
     without them: sorting 8,192 numbers and adding them up takes four times as long as their exponentials."""
     kept = best + math.log(min(params.min_p, 1.0)) if params.min_p > 0.0 else _NEVER

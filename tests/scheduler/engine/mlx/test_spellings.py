@@ -199,3 +199,28 @@ def test_a_folder_of_transformers_5_is_that_of_4(case: tuple[str, str], tmp_path
     for config in (family.new, family.old):
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert _agree(family.logits, read_model(tmp_path)[0](_PROMPT))
+
+
+_NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen2_vl", "gemma4", "qwen3_5", "qwen3_5_moe", "mistral3")
+_TIES = [
+    (name, tied) for name in _NESTED for tied in (True, False) if tied <= (name not in _NOT_LOADED_AGAIN)
+]
+
+
+@pytest.mark.parametrize(("name", "tied"), _TIES)
+def test_a_tie_beside_the_text_part_is_the_parts(name: str, tied: bool, tmp_path: Path) -> None:
+    """As transformers 5 saves it: there alone, or with what is true of the class in the part."""
+    field = "tie_word_embeddings"
+    config = configuration(name, ENTRIES.get(name, {}))
+    text = {each: value for each, value in config["text_config"].items() if each != field}
+    model = random_model(name, copy.deepcopy({**config, "text_config": text | {field: tied}}))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(model.parameters())))
+
+    def logits(own: dict[str, bool], beside: dict[str, bool]) -> mx.array:
+        (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": text | own, **beside}))
+        found: mx.array = read_model(tmp_path)[0](_PROMPT)
+        return found
+
+    expected = logits({field: tied}, {})
+    for own in ({}, {field: tied}, {field: not tied}):
+        assert _agree(expected, logits(own, {field: tied}))

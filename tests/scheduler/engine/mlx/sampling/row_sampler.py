@@ -1,5 +1,5 @@
-"""A row-by-row implementation of sampling, the reference for the vectorised one: mlx-lm's cut-offs, vLLM's
-penalties.
+"""A row-by-row implementation of sampling, the reference for the vectorised one: mlx-lm's cut-offs of the
+tempered distribution, vLLM's penalties.
 
 It was once the engine's own; now it is the oracle: other code for the same definitions.
 """
@@ -28,6 +28,12 @@ def uncompiled() -> Iterator[None]:
         mx.enable_compile()
 
 
+def tempered(logprobs: mx.array, temperature: float) -> mx.array:
+    """The log-probabilities at a temperature."""
+    scores = logprobs * (1.0 / temperature)
+    return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
+
+
 def greedy(logprobs: mx.array) -> mx.array:
     return mx.argmax(logprobs, axis=-1)
 
@@ -48,15 +54,17 @@ class RowSampler:
 
     def _sample(self, logprobs: mx.array, position: int) -> mx.array:
         params = self._params
+        scores = logprobs * (1.0 / params.temperature)
+        kept = tempered(logprobs, params.temperature)
         with uncompiled():
             if 0.0 < params.top_p < 1.0:
-                logprobs = apply_top_p(logprobs, params.top_p)
+                kept = apply_top_p(kept, params.top_p)
             if params.min_p > 0.0:
-                logprobs = apply_min_p(logprobs, params.min_p)
+                kept = apply_min_p(kept, params.min_p)
             if 0 < params.top_k < logprobs.shape[-1]:
-                logprobs = apply_top_k(logprobs, params.top_k)
+                kept = apply_top_k(kept, params.top_k)
         # One draw from the distribution, by the Gumbel-max rule.
-        scores = logprobs * (1.0 / params.temperature)
+        scores = mx.where(mx.isinf(kept), -mx.inf, scores)
         noise = self._noise([position_key(params.seed, position)], scores.size)
         return mx.argmax(scores + noise.reshape(scores.shape), axis=-1)
 

@@ -94,6 +94,26 @@ def test_the_best_token_or_a_draw_for_each_row(kind: Kind) -> None:
 
 
 @both
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({"temperature": 1.0, "top_p": 0.8}, 2),
+        ({"temperature": 0.5, "top_p": 0.8}, 1),
+        ({"temperature": 1.0, "min_p": 0.3}, 2),
+        ({"temperature": 2.0, "min_p": 0.3}, 3),
+        ({"temperature": 2.0, "min_p": 0.3, "top_k": 2}, 2),
+    ],
+    ids=str,
+)
+def test_the_temperature_comes_before_the_cut_offs(kind: Kind, params: dict[str, Any], kept: int) -> None:
+    """As in transformers, vLLM and SGLang; mlx-lm and llama.cpp cut first, and keep 2 tokens of each."""
+    logits = np.full((200, VOCABULARY), -50, np.float32)
+    logits[:, :3] = [3.0, 2.0, 1.0]
+    rows = [_replace(_WARM, seed=seed, **params) for seed in range(200)]
+    assert set(kind.tokens(rows, logits)[0]) == set(range(kept))
+
+
+@both
 def test_what_is_held_back_is_never_chosen(kind: Kind) -> None:
     """-inf stays out, whatever penalties, bias of a temperature or cut-offs do with it."""
     logits = _logits(5)
@@ -203,6 +223,7 @@ def test_both_choose_the_same(params: list[Sampling], seed: int, held: int) -> N
     for row, one in zip(logits, params, strict=True):
         penalised = row.copy()
         HostCounts.of([1, 2], [], VOCABULARY).penalise(penalised, one)
+        penalised /= np.float32(one.temperature or 1.0)
         assume(_is_clear(penalised, one))
     assert HOST.tokens(params, logits) == GRAPH.tokens(params, logits)
 
@@ -235,6 +256,7 @@ def test_both_go_on_the_same(params: list[Sampling], seed: int) -> None:
         if parted is not None:
             penalised = logits[row].copy()
             HostCounts.of([1, 2], own[:parted], VOCABULARY).penalise(penalised, one)
+            penalised /= np.float32(one.temperature or 1.0)
             apart = abs(penalised[own[parted]] - penalised[other[parted]])
             assert apart < _ROUNDING or _cut_by_rounding(penalised, one)
 
