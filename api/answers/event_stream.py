@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.answers import sse
 from api.answers.errors import ApiError, from_scheduler
+from api.bodies.body import release_body
 from api.bodies.unknown_fields import HEADER, ignore, pointed
 from scheduler.events import (
     AnswerPiece,
@@ -92,6 +93,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._scheduler.stream(*self._requests) as stream:
+            release_body(scope)
             encoder = self._encoder
             if stream.unheld:
                 self.headers[HEADER] = ",".join(ignore(scope, *pointed(stream.unheld)))

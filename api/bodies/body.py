@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -83,3 +84,9 @@ def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str,
     known = {name: value[name] for name in names if name in value}
     unknown = next(name for name in value if name not in names)
     return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
+
+
+def release_body(scope: Mapping[str, Any]) -> None:
+    """End the charge for a request's body: its prompt is tokens now. Another server's scope has none."""
+    if (release := scope.get("release_body")) is not None:
+        release()

@@ -252,6 +252,8 @@ def read_json(value: Any) -> Any:
     try:
         json_text.check_bounds(value.encode(errors="replace"))
         read = _loaded(value)
+    except json_text.TooMuch:
+        raise
     except (ValueError, RecursionError):
         return not_json(value)
     if isinstance(read, str):

@@ -244,7 +244,7 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         served = models.check(body.model)
         asked, work = await _asked(body, caller, work, served, stored)
         request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
-        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
+        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
         (choice,) = answer.choices
         item = compaction.item_of(request.public_id, whole_blocks(choice))
 
