@@ -23,7 +23,6 @@ from api.bodies import json_text
 from api.bodies.body import Body
 from api.bodies.body_reading import BodyRejected, Policy, read_body
 from api.bodies.fields import MAX_ITEMS, AtMost
-from api.dialects import json_route
 from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane_of
 from api.dialects.json_route import MODELS as MODEL_PLACES
 from api.dialects.openai.schema import ChatCompletionRequest
@@ -339,11 +338,11 @@ def test_models_of_bodies_are_bounded_however_many_wait(
     decoded. One that is refused in between gives its place back."""
     models = set[int]()
     greatest = 0
-    read, release = json_route.read_body, Body.release
+    release = Body.release
 
     def counted(model: type[Body], text: bytes, refuse: Policy) -> Any:
         nonlocal greatest
-        found = read(model, text, refuse)
+        found = read_body(model, text, refuse)
         models.add(id(found[0]))
         greatest = max(greatest, len(models))
         return found
@@ -352,7 +351,7 @@ def test_models_of_bodies_are_bounded_however_many_wait(
         models.discard(id(self))
         release(self)
 
-    monkeypatch.setattr(json_route, "read_body", counted)
+    monkeypatch.setattr("api.dialects.json_route.read_body", counted)
     monkeypatch.setattr(Body, "release", released)
     text = json.dumps(body(size // 10, "word " * (size // 200))).encode()
     assert (lane_of(text) is Lane.LARGE) == (most == 1)
