@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
-from scheduler.shared.deep_stack import on_deep_stack
+from scheduler.shared.deep_stack import TRIED_BYTES, on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.shared.special_spellings import without_spellings
 
@@ -62,7 +62,7 @@ class GrammarVocabulary:
     def complaint(self, grammar: str) -> str | None:
         """Return the error of a grammar, or None if it compiles, up to the first mask and with the engine's
         limits. Releases the GIL."""
-        return on_deep_stack(lambda: self._complaint(grammar))
+        return on_deep_stack(lambda: self._complaint(grammar), TRIED_BYTES)
 
     def _complaint(self, grammar: str) -> str | None:
         try:

@@ -35,6 +35,7 @@ from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextProm
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import EXACT, tokenizer_of
@@ -92,8 +93,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
         # At random nobody spells the end of reasoning in letters.
         asked = replace(asked, prompt=replace(asked.prompt, reasoning=Reasoning(enabled=False)))
     prepared = prepared_by.prepare(asked)
-    vocabulary = prepared_by._grammars._vocabulary
-    assert vocabulary is not None
+    vocabulary = library_of(prepared_by)
     matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     tokens: list[int] = []
     while len(tokens) < 1000:
