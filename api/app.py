@@ -63,7 +63,7 @@ EVERYBODY = Identity()
 class AppOptions:
     """The options of the application."""
 
-    keep_alive_seconds: float = 5.0
+    keep_alive_seconds: float = 15.0
     """The longest silence of a stream before a comment is sent."""
     stall_seconds: float = 120.0
     """After this time without a step, `/health` reports a hang."""

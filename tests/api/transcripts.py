@@ -10,9 +10,9 @@ def named_events(body: str) -> list[dict[str, Any]]:
     """Return the data of each event, whose name its type repeats. Comments are omitted."""
     found: list[dict[str, Any]] = []
     for block in body.split("\n\n"):
-        if not block or block.startswith(":"):
+        if not (lines := [line for line in block.split("\n") if not line.startswith(":")]) or not block:
             continue
-        name, data = block.split("\n")
+        name, data = lines
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         found.append(event)

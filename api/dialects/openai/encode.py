@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any, assert_never
 
 import msgspec
@@ -189,6 +190,7 @@ class ChunkEncoder:
         self._end_with(b',"usage":null}\n\n' if include_usage else b"}\n\n")
         self._include_usage = include_usage
         self._started: set[int] = set()
+        self._ended: set[int] = set()
 
     def _end_with(self, tail: bytes) -> None:
         self._delta_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
@@ -232,6 +234,7 @@ class ChunkEncoder:
                     return self._encode(choice, TextDelta(text))
                 return self._called_with(choice, index, rest) if rest else b""
             case Finished(reason=reason):
+                self._ended.add(choice)
                 over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
                 mark = b"," + _json.encode(marks)[1:-1] if (marks := marked(event)) else b""
@@ -280,4 +283,6 @@ class ChunkEncoder:
         return sse.data(_json.encode(error.openai_body())) + sse.DONE
 
     def progress(self, progress: Progress) -> bytes:
-        return sse.progress(progress)
+        """Return a chunk without text, of a choice that goes on: some readers end at a comment."""
+        choice = next(number for number in count() if number not in self._ended)
+        return self._delta(choice, b'"content":""')

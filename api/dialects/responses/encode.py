@@ -174,7 +174,7 @@ class ResponseEncoder:
 
     def progress(self, progress: Progress) -> bytes:
         self._begun = not isinstance(progress, Queued)
-        return sse.progress(progress)
+        return sse.COMMENT
 
     def finish(self, usage: Usage) -> Frame:
         assert self._end is not None, "the choice ends before the answer"

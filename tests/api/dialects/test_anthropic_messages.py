@@ -96,7 +96,7 @@ async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> 
         "message_delta",
         "message_stop",
     ]
-    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds[0] == "message_start"
     whole = await ask(SAID, answer_format=HERMES, tools=TOOLS)
     streamed = message_of(events)
     for message in (whole, streamed):
@@ -197,13 +197,13 @@ async def test_thoughts_can_be_omitted(autojump_clock: trio.testing.MockClock) -
 
 @trio_test
 async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.testing.MockClock) -> None:
-    """Right after message_start, and whenever nothing else was sent for a while."""
+    """Whenever nothing else was sent for a while."""
     plan = ScriptedPlan(step_seconds=10.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     async with running(scheduler), client_of(scheduler, keep_alive_seconds=2.0) as client:
         response = await client.post("/v1/messages", json=ask_for(max_tokens=3, stream=True))
     kinds = [event["type"] for event in named_events(response.text)]
-    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds[0] == "message_start"
     assert kinds.count("ping") >= 8
 
 
