@@ -91,7 +91,7 @@ class EventStream(Response):
         self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
         self._meter = meter
-        self._tells = False
+        self._reports = False
         """Whether the client asked for comments about its request's progress."""
         self._silent_since = math.inf
 
@@ -99,7 +99,7 @@ class EventStream(Response):
         async with self._scheduler.stream(*self._requests) as stream:
             release_body(scope)
             encoder = self._encoder
-            self._tells = any(name == sse.PROGRESS_HEADER for name, _ in scope.get("headers", ()))
+            self._reports = any(name == sse.PROGRESS_HEADER for name, _ in scope.get("headers", ()))
             if stream.unheld:
                 self.headers[HEADER] = ",".join(ignore(scope, *pointed(stream.unheld)))
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -145,7 +145,7 @@ class EventStream(Response):
     def _kept_alive(self, news: Progress) -> bytes:
         """Return what is sent while nothing but `news` happens, or nothing."""
         alive = self._encoder.progress(news)
-        if self._tells:
+        if self._reports:
             return sse.progress(news)
         silent = trio.current_time() >= self._silent_since + self._keep_alive_seconds
         return alive if silent else b""

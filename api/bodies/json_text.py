@@ -34,7 +34,7 @@ MAX_HALVES = 1 << 16
 _PIECE_BYTES = 1 << 18
 """The masks of a text of megabytes take little memory at a time; NumPy makes each without the GIL."""
 _SHORT_BYTES, _FEW = 1 << 13, 16
-"""A shorter text with at most so many brackets is not scanned: its brackets, commas and colons in strings
+"""A shorter text with at most this many brackets is not scanned: its brackets, commas and colons in strings
 count, too."""
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _OPEN_BRACE, _CLOSE_BRACE = b'"\\,:{}'
 _BRACKET_TO_BRACE = 0x20

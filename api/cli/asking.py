@@ -20,7 +20,7 @@ _REFUSAL_SECONDS = 10.0
 _END_SECONDS = 1.0
 """Time that the server has to close the connection after the answer's end."""
 
-_TOLD = {"x-penstock-progress": "comments"}
+_ASKS_PROGRESS = {"x-penstock-progress": "comments"}
 """Asks the server to say what it waits for."""
 
 
@@ -69,7 +69,7 @@ async def _follow(
     on_change: Callable[[], None],
 ) -> None:
     url = f"{where.url}/v1/chat/completions"
-    async with http.stream("POST", url, json=body, headers=_TOLD) as response:
+    async with http.stream("POST", url, json=body, headers=_ASKS_PROGRESS) as response:
         # Read to the end, so that httpx's inner generators end too, but only until a deadline.
         with trio.CancelScope() as over:
             async with pieces(response) as coming:

@@ -31,7 +31,7 @@ notice."""
 INLINE_STORED_BYTES = 1 << 13
 """The bound on a stored conversation, which is decoded but not validated again."""
 LARGE_BYTES = 1 << 18
-"""Of larger bodies one model exists at a time: it takes 50 bytes for each byte of short messages."""
+"""Larger bodies have one model at a time: it takes 50 bytes for each byte of short messages."""
 MODELS = 4
 """Models of smaller bodies that exist at a time."""
 

@@ -102,7 +102,7 @@ def events(body: str) -> list[Any]:
     return found
 
 
-TOLD = {"x-penstock-progress": "comments"}
+ASKS_PROGRESS = {"x-penstock-progress": "comments"}
 """The header of who wants comments about a request's progress."""
 
 

@@ -38,7 +38,7 @@ def of_tool(grammar: str) -> Asked:
 
 
 def doubled(levels: int, step: Callable[[Any], Any]) -> dict[str, Any]:
-    """A schema of so many levels, each of which names the next twice."""
+    """A schema of N levels, each of which names the next twice."""
     references = {f"d{n}": step([{"$ref": f"#/$defs/d{n + 1}"}] * 2) for n in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": {**references, f"d{levels}": {"type": "object"}}}
 
