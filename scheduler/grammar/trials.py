@@ -21,7 +21,7 @@ from scheduler.processes.child_process import ChildProcess, Exit, LaunchFailed
 CPU_SECONDS = 5
 """For one grammar. 64 tools of real agents take 0.02 s."""
 _PATIENCE = 12
-"""A grammar may wait for its CPU time this many times as long, and for a start: the machine has other work."""
+"""A grammar may take this many times its CPU time: the machine has other work."""
 _STOP_SECONDS = 1.0
 
 

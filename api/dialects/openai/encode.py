@@ -119,6 +119,7 @@ def completion_object(
     logprobs: bool = False,
     prompt_logprobs: int | None = None,
     custom_names: Collection[str] = (),
+    shows_reasoning: bool = True,
 ) -> dict[str, Any]:
     """Return the whole answer to a request that does not stream. `prompt_logprobs`: the number of
     alternatives, if any were asked for; `custom_names`: the tools that are called with one text."""
@@ -133,7 +134,7 @@ def completion_object(
         "choices": [
             {
                 "index": index,
-                "message": _message(choice, custom_names),
+                "message": _message(choice, custom_names, shows_reasoning),
                 "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
                 **marked(choice.end),
@@ -145,10 +146,10 @@ def completion_object(
     }
 
 
-def _message(choice: WholeChoice, custom_names: Collection[str]) -> dict[str, Any]:
+def _message(choice: WholeChoice, custom_names: Collection[str], shows_reasoning: bool) -> dict[str, Any]:
     calls = [_call(call, call.name in custom_names) for call in choice.tool_calls]
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
-    if choice.reasoning:
+    if shows_reasoning and choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if calls:
         # As in OpenAI's API: a message with only tool calls has no content.
@@ -174,8 +175,11 @@ class ChunkEncoder:
         model: str,
         include_usage: bool,
         custom_names: Collection[str] = (),
+        *,
+        shows_reasoning: bool = True,
     ) -> None:
         self._custom_names = custom_names
+        self._shows_reasoning = shows_reasoning
         self._texts: dict[int, tuple[int, InputText]] = {}
         """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
         self._head = (
@@ -217,6 +221,8 @@ class ChunkEncoder:
             case TextDelta(text=text, logprobs=logprobs):
                 return self._text_with_logprobs(choice, text, logprobs)
             case ReasoningDelta(text=text):
+                if not self._shows_reasoning:
+                    return b""
                 return self._delta(choice, b'"reasoning_content":' + _json.encode(text))
             case ToolCallStarted(index=index, call_id=call_id, name=name):
                 over = self._custom_over(choice)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, StrictBool, field_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, WithoutEffect
 from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET, SpelledFields
 from api.options.effort_tokens import EffortName
 from scheduler.request import Reasoning
@@ -43,10 +43,7 @@ class ReasoningOptions(Body):
     effort: Effort = None
     enabled: StrictBool | None = None
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_THINKING_TOKENS)
-    exclude: Annotated[
-        StrictBool | None,
-        Refused("the server always returns reasoning, in its own field", neutral=(False,)),
-    ] = None
+    exclude: StrictBool | None = None
     summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
     generate_summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
     context: Annotated[

@@ -264,7 +264,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice: type 'tool' needs a name"),
-    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type' is not supported here: "),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: "),
     (
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}},

@@ -125,7 +125,7 @@ def test_a_float32_is_written_exactly(values: list[float]) -> None:
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
         ({"input": "a", "truncate_prompt_tokens": 500}, "truncate_prompt_tokens", "context 400"),
         ({"input": "a", "prompt_name": "other"}, "prompt_name", "'query', 'document'"),
-        ({"input": "a", "messages": []}, "messages", "send texts"),
+        ({"input": "a", "messages": [{}]}, "messages", "send texts"),
     ],
 )
 @trio_test

@@ -354,7 +354,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
     ({"background": True, "store": False}, "", "background: needs `store`"),
-    ({"truncation": "auto"}, "truncation", "not supported here"),
     ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 2**64}, "seed", "less than or equal to"),
     ({"use_beam_search": True}, "use_beam_search", "no beam search"),
