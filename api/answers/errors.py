@@ -230,11 +230,16 @@ ONLY_HTTP = ApiError(
 )
 NO_KEY = ApiError(
     401,
-    "authentication_error",
+    "invalid_request_error",
     "missing_api_key",
-    "send an API key in the header Authorization (Bearer ...) or x-api-key",
+    "You didn't provide an API key: send it in the header Authorization (Bearer ...) or x-api-key",
 )
-WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "this server does not know the API key")
+WRONG_KEY = ApiError(
+    401,
+    "invalid_request_error",
+    "invalid_api_key",
+    "Incorrect API key provided: this server does not know it",
+)
 
 
 def unknown_encoding(encoding: str) -> ApiError:

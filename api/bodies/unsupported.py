@@ -110,4 +110,4 @@ STRUCTURED_OUTPUTS: Fields = {
     "structural_tag": EVERYWHERE["structural_tag"],
 }
 CITED: Fields = {"citations": Unsupported("the server generates no citations", ({"enabled": False},))}
-"""Of Anthropic's documents."""
+"""Fields of Anthropic's documents."""

@@ -85,7 +85,7 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
             assert event["item_id"] == items[-1]["id"]
         if name.endswith(".delta"):
             text += event["delta"]
-        elif name in ("output_text.done", "reasoning_text.done"):
+        elif name in ("output_text.done", "reasoning_text.done", "reasoning_summary_text.done"):
             assert event["text"] == text
         elif name == "function_call_arguments.done":
             assert event["arguments"] == text
@@ -96,7 +96,10 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
             items[-1] = event["item"]
             is_open = False
         else:
-            assert name in ("content_part.added", "content_part.done")
+            assert name.removeprefix("reasoning_summary_").removeprefix("content_") in (
+                "part.added",
+                "part.done",
+            )
     assert not is_open
     assert response["output"] == items
     return response

@@ -1,7 +1,7 @@
 """Compaction: a summary that stands for a conversation, written by the served model.
 
 OpenAI's server returns it encrypted. Here it is the text behind a mark in the same member, so that it needs
-no store: a server like this one that gets the item back reads it (`items.summary_in`).
+no store: a server like this one that gets the item back reads it (`items.sealed_text`).
 """
 
 from __future__ import annotations

@@ -125,7 +125,10 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     include: Annotated[
         Listed[Any] | None,
-        Partly("`message.output_text.logprobs` adds log-probabilities; others have no effect"),
+        Partly(
+            "`message.output_text.logprobs` adds log-probabilities, `reasoning.content` reasoning's text;"
+            " others have no effect"
+        ),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -175,6 +178,16 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
         """Return the number of top logprobs for each token, or None. The number alone requests them, too."""
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Return whether items have the reasoning as content, which some clients take for the answer."""
+        return "reasoning.content" in (self.include or ())
+
+    @property
+    def summarizes(self) -> bool:
+        reasoning = self.reasoning
+        return reasoning is not None and bool(reasoning.summary or reasoning.generate_summary)
 
     @property
     def remembers(self) -> bool:
