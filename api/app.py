@@ -41,6 +41,7 @@ from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
 from api.dialects.embeddings.routes import embedding_routes
+from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
 from api.dialects.rerank.routes import rerank_routes
 from api.dialects.responses.response_ids import ResponseIds
@@ -62,7 +63,7 @@ EVERYBODY = Identity()
 class AppOptions:
     """The options of the application."""
 
-    keep_alive_seconds: float = 5.0
+    keep_alive_seconds: float = 15.0
     """The longest silence of a stream before a comment is sent."""
     stall_seconds: float = 120.0
     """After this time without a step, `/health` reports a hang."""
@@ -103,6 +104,7 @@ def make_app(
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
     app.state.bodies = options.bodies
+    app.state.model_places = ModelPlaces()
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     # Not by its truth: an empty store is false.
     store = ResponseStore.by_default() if responses is None else responses

@@ -172,6 +172,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         settings.thinking(),
         settings.hold_calls,
         repetition=settings.repetition(),
+        grammar_environment=engine_environment(os.environ),
     )
     config = _config(options, found, shared, number, tokenizer)
     facts = _described(config, tokenizer.answer_format, found.folder.embedder)

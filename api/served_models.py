@@ -186,7 +186,7 @@ class ServedModels:
                 return model, of_model, served
         names = ", ".join(repr(name) for name in self.names)
         raise ModelNotFound(
-            f"the model {wanted!r} is not served here; this server has {names}", param="model"
+            f"The model {wanted!r} does not exist here: this server has {names}", param="model"
         )
 
 

@@ -203,9 +203,7 @@ def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *,
         hosts=hosts,
         identity=Identity(settings.tenant_header),
         metrics=metrics,
-        bodies=Policy(
-            settings.unknown_fields == "refuse", settings.media == "refuse", settings.max_body_bytes
-        ),
+        bodies=Policy(settings.unknown_fields == "refuse", settings.media == "refuse"),
         front_name=settings.front_name or "",
     )
 

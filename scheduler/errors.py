@@ -37,7 +37,8 @@ class UnsupportedParameter(InvalidRequest):
 
 
 class PromptTooLong(InvalidRequest):
-    """Prompt and answer together do not fit the model's context."""
+    """Prompt and answer together do not fit the model's context. In vLLM's words, which agents and gateways
+    match to shorten a conversation: by the code alone few do."""
 
     code = "context_length_exceeded"
 
@@ -54,18 +55,17 @@ class PromptTooLong(InvalidRequest):
         """`max_tokens` is None if the prompt alone is too long. Unless the tokens were `counted`,
         `prompt_tokens` is a lower bound. An embedder's text is not `answered`: it needs no room for an
         answer."""
-        tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
+        tokens = f"{prompt_tokens}" if counted else f"at least {prompt_tokens}"
+        message = f"This model's maximum context length is {context_tokens} tokens. However, "
         if not answered:
-            message = f"a text has {tokens} and the model's context is {context_tokens}: send a shorter one"
+            message += f"a text has {tokens} tokens. Please reduce the length of the input."
         elif max_tokens is None:
-            message = (
-                f"the prompt has {tokens} and the model's context is {context_tokens}:"
-                " no room is left for an answer"
-            )
+            message += f"your request has {tokens} input tokens. Please reduce the length of the messages."
         else:
-            message = (
-                f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more,"
-                f" but the model's context is {context_tokens}"
+            message += (
+                f"you requested {max_tokens} output tokens and your prompt contains {tokens} input tokens,"
+                f" for a total of {prompt_tokens + max_tokens} tokens. Please reduce the length of the"
+                " messages or the completion."
             )
         super().__init__(message, param=param)
         self.prompt_tokens = prompt_tokens
@@ -142,7 +142,7 @@ class QueueFull(SchedulerError):
 class TenantLimit(SchedulerError):
     """This tenant has reached its bound on waiting requests; other tenants are not affected."""
 
-    code = "tenant_limit"
+    code = "rate_limit_exceeded"
 
 
 class DeadlineUnmeetable(SchedulerError):

@@ -126,6 +126,8 @@ class Scheduler:
                 nursery.start_soon(self._expiry.run, self.pool.effects.expire)
                 nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
+                if (trials := self.preparation.grammar_trials) is not None:
+                    nursery.start_soon(trials.run)
                 try:
                     await self.pool.run()
                 except EngineNeverReady as error:

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import trio
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
-from pydantic import Field, StrictBool
+from pydantic import Field
 
 from api.access.auth import operator
 from api.bodies.body import Body
-from api.bodies.fields import Refused
+from api.bodies.unsupported import Unsupported
 from api.dialects.json_route import JsonRoute, Validated
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
@@ -64,15 +64,17 @@ _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _MAX_PATH_CHARACTERS = 4096
 
 
+_UNSUPPORTED = {"load_inplace": Unsupported("unload the adapter first; its requests go on")}
+
+
 class LoadAdapterRequest(Body):
     """`lora_path`: a folder as mlx-lm writes it, on the server's machine."""
+
+    unsupported = _UNSUPPORTED
 
     lora_name: _Name
     lora_path: str = Field(min_length=1, max_length=_MAX_PATH_CHARACTERS)
     base_model_name: _Name | None = None
-    load_inplace: Annotated[
-        StrictBool | None, Refused("unload the adapter first; its requests go on", neutral=(False,))
-    ] = None
 
 
 class UnloadAdapterRequest(Body):

@@ -16,7 +16,6 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 
 from api.answers.meant_paths import meant
-from api.bodies.compression import KNOWN
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
@@ -64,7 +63,7 @@ class ApiError:
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
         if self.status == 415:
-            return {"accept-encoding": KNOWN}
+            return {"accept-encoding": "identity"}
         if self.status == 426:
             return {"upgrade": "HTTP/1.1", "connection": "upgrade"}
         if self.retry_after_seconds is None:
@@ -231,20 +230,20 @@ ONLY_HTTP = ApiError(
 )
 NO_KEY = ApiError(
     401,
-    "authentication_error",
+    "invalid_request_error",
     "missing_api_key",
-    "send an API key in the header Authorization (Bearer ...) or x-api-key",
+    "You didn't provide an API key: send it in the header Authorization (Bearer ...) or x-api-key",
 )
-WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "this server does not know the API key")
-
-
-def body_too_large(most_bytes: int) -> ApiError:
-    message = f"the decompressed body is longer than {most_bytes} bytes"
-    return ApiError(413, "invalid_request_error", "body_too_large", message)
+WRONG_KEY = ApiError(
+    401,
+    "invalid_request_error",
+    "invalid_api_key",
+    "Incorrect API key provided: this server does not know it",
+)
 
 
 def unknown_encoding(encoding: str) -> ApiError:
-    message = f"the body's encoding {encoding[:200]!r} is not supported: send it plain, or as {KNOWN}"
+    message = f"the body's encoding {encoding[:200]!r} is not supported: send it plain"
     return ApiError(415, "invalid_request_error", "unsupported_encoding", message)
 
 

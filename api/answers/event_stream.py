@@ -1,4 +1,4 @@
-"""A streamed answer: one request's events to one connection, with SSE comments while it waits.
+"""A streamed answer: one request's events to one connection, and what keeps that alive while it waits.
 
 The server cancels this task when the client disconnects. Leaving `scheduler.stream` then cancels the request,
 in the queue or in the engine; no other code here cancels.
@@ -6,6 +6,7 @@ in the queue or in the engine; no other code here cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.answers import sse
 from api.answers.errors import ApiError, from_scheduler
+from api.bodies.body import release_body
 from api.bodies.unknown_fields import HEADER, ignore, pointed
 from scheduler.events import (
     AnswerPiece,
@@ -53,8 +55,8 @@ class Encoder(Protocol):
         ...
 
     def progress(self, progress: Progress) -> bytes:
-        """Nothing else has happened for a while, or the prefill progresses. Return at least a comment, to
-        keep the connection alive."""
+        """The request waits, or its prefill progresses. Return what says nothing and every reader of the
+        dialect takes: it is sent if nothing else was for a while."""
         ...
 
     def finish(self, usage: Usage) -> Frame:
@@ -89,14 +91,20 @@ class EventStream(Response):
         self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
         self._meter = meter
+        self._reports = False
+        """Whether the client asked for comments about its request's progress."""
+        self._silent_since = math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._scheduler.stream(*self._requests) as stream:
+            release_body(scope)
             encoder = self._encoder
+            self._reports = any(name == sse.PROGRESS_HEADER for name, _ in scope.get("headers", ()))
             if stream.unheld:
                 self.headers[HEADER] = ",".join(ignore(scope, *pointed(stream.unheld)))
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await _send_all(send, encoder.start(stream.prompt_tokens), encoder.progress(stream.progress))
+            self._silent_since = trio.current_time()
+            await _send_all(send, encoder.start(stream.prompt_tokens), self._kept_alive(stream.progress))
             usages: dict[int, Usage] = {}
             choices = sum(request.choices for request in self._requests)
             more = True
@@ -105,6 +113,8 @@ class EventStream(Response):
                 if self._meter is not None:
                     self._meter(stream.usage_so_far(choice))
                 frame: Frame = self._encode(choice, event)
+                if frame:
+                    self._silent_since = trio.current_time()
                 last: Frame = b""
                 if isinstance(event, Finished):
                     usages[choice] = event.usage
@@ -128,14 +138,22 @@ class EventStream(Response):
             # Without a checkpoint, this loop would never let another task run.
             await trio.lowlevel.checkpoint()
             return found
-        with trio.move_on_after(self._keep_alive_seconds):
+        with trio.move_on_at(self._silent_since + self._keep_alive_seconds):
             return await stream.receive_choice()
         return 0, stream.progress
+
+    def _kept_alive(self, news: Progress) -> bytes:
+        """Return what is sent while nothing but `news` happens, or nothing."""
+        alive = self._encoder.progress(news)
+        if self._reports:
+            return sse.progress(news)
+        silent = trio.current_time() >= self._silent_since + self._keep_alive_seconds
+        return alive if silent else b""
 
     def _encode(self, choice: int, event: StreamEvent) -> Frame:
         match event:
             case Queued() | Prefilling():
-                return self._encoder.progress(event)
+                return self._kept_alive(event)
             case Failed(error=error):
                 origin = self._requests[0].origin
                 return self._encoder.error(

@@ -20,14 +20,20 @@ def data(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+PROGRESS_HEADER = b"x-penstock-progress"
+"""A request with this header gets comments about its progress. Others get none: openai-go before 3.43,
+SGLang's load tester and langchaingo end a stream at one, or at the empty line behind it."""
+COMMENT = b":\n"
+"""An empty comment without an empty line behind it, which would be an event without data to openai-go."""
+
+
 def comment(text: str) -> bytes:
-    """Return a comment, which clients ignore; it prevents idle timeouts of proxies and clients."""
-    return b": " + text.encode() + b"\n\n"
+    """Return a comment."""
+    return b": " + text.encode() + b"\n"
 
 
 def progress(news: Progress) -> bytes:
-    """Return a comment with the progress of the request, for OpenAI's dialects, which have no event for
-    it."""
+    """Return a comment with the progress of the request."""
     match news:
         case Queued(ahead=ahead, waits_for=""):
             return comment(f"queued {ahead}")

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 import msgspec
 import trio
 
+from api.bodies.body import release_body
 from api.bodies.unknown_fields import ignore, pointed
 from scheduler.errors import InvalidRequest
 from scheduler.events import (
@@ -197,15 +198,18 @@ async def whole_answer(
 ) -> WholeAnswer:
     """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
     answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller.
-    `scope`: of the HTTP request, whose ignored fields have what a schema loses."""
+    `scope`: of the HTTP request, whose ignored fields get what a schema loses, and whose body is
+    released."""
     check_size(
         sum(held_bytes(request, scheduler.preparation.context_tokens) for request in requests), lowered_by
     )
     held = 0
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
-        if scope is not None and stream.unheld:
-            ignore(scope, *pointed(stream.unheld))
+        if scope is not None:
+            release_body(scope)
+            if stream.unheld:
+                ignore(scope, *pointed(stream.unheld))
         while True:
             try:
                 index, event = await stream.receive_choice()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
-from api.bodies.fields import WithoutEffect
+from api.bodies.fields import WithoutEffect, unsupported
 from api.bodies.unknown_fields import UnknownFields
+from api.bodies.unsupported import Fields
 
 _RELEASED_AT_ONCE = 1000
 
@@ -35,6 +38,8 @@ class Body(BaseModel):
     """The names of its fields in a body."""
     _wishes: ClassVar[dict[str, tuple[Any, ...]]]
     """Name -> the values that the server meets without doing anything, of fields without effect."""
+    unsupported: ClassVar[Fields] = {}
+    """The fields that it refuses where they ask for something."""
     bulk: ClassVar[tuple[str, ...]] = ()
     """The fields that may be large, and that nothing reads after the request is decoded: lists."""
 
@@ -52,8 +57,15 @@ class Body(BaseModel):
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         # Clients that dump their own models send null in every field that they know.
+        if value == []:
+            return {}  # PHP's empty object.
         if not isinstance(value, dict):
             return value
+        if cls.unsupported and (asked := cls.unsupported.keys() & value.keys() - cls._names):
+            for name in sorted(asked):
+                if cls.unsupported[name].asks(value[name]):
+                    raise _refused(name, cls.unsupported[name].why)
+            value = {name: given for name, given in value.items() if name not in asked}
         if cls._wishes and (noted := UnknownFields.current()) is not None:
             for name, met in cls._wishes.items():
                 if value.get(name) not in (None, *met):
@@ -77,9 +89,20 @@ class Body(BaseModel):
                 del values[-_RELEASED_AT_ONCE:]
 
 
+def _refused(name: str, why: str) -> ValidationError:
+    found: InitErrorDetails = {"type": unsupported(why), "loc": (name,), "input": None}
+    return ValidationError.from_exception_data("a body", [found])
+
+
 def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """Keep one unknown name, which is enough to refuse the body. Pydantic would make an error of 800 bytes
     for each."""
     known = {name: value[name] for name in names if name in value}
     unknown = next(name for name in value if name not in names)
     return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
+
+
+def release_body(scope: Mapping[str, Any]) -> None:
+    """End the charge for a request's body: its prompt is tokens now. Another server's scope has none."""
+    if (release := scope.get("release_body")) is not None:
+        release()

@@ -37,6 +37,8 @@ class CollectorPause:
         with self._lock:
             self._working -= 1
             if self._since is not None and self._clock() - self._since > MOST_SECONDS:
+                # What was made since is in the youngest generation, and would be visited in one piece.
+                gc.freeze()
                 self._resume()
 
     def resume(self) -> None:

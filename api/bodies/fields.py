@@ -1,6 +1,7 @@
-"""Markers on schema fields that the server knows but does not support, with reasons.
+"""Markers on schema fields that the server knows but does not support in full, with reasons.
 
-What is in no schema at all is ignored and named (`unknown_fields.py`). `api/FIELDS.md` has the tables of all
+What it does not support at all is in `unsupported.py`; what nothing knows is ignored and named
+(`unknown_fields.py`). `api/FIELDS.md` has the tables of all
 fields, which are generated from these marks.
 """
 
@@ -19,30 +20,6 @@ MAX_ITEMS = 100_000
 messages."""
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """`Annotated[T, Refused(why, neutral=...)]`: only values without an effect are accepted."""
-
-    why: str
-    neutral: tuple[Any, ...] = ()
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Describe the accepted values only."""
-        return {"enum": [*self.neutral, None], "description": f"Not supported: {self.why}."}
-
-    def _check(self, value: Any) -> Any:
-        # By type too: True equals 1 in Python, but not to a client.
-        same = any(type(value) is type(neutral) and value == neutral for neutral in self.neutral)
-        if value is None or same:
-            return value
-        raise PydanticCustomError(UNSUPPORTED, "{why}", {"why": self.why})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +75,8 @@ class AtMost:
         return core_schema.no_info_before_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
+        if value == []:
+            return {}  # PHP's empty object.
         if isinstance(value, dict) and len(value) > self.members:
             raise PydanticCustomError("too_long", f"it has more than {self.members} members")
         return value

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,13 +26,16 @@ MAX_MEMBERS = 1 << 18
 """Members of all objects together, counted by colons."""
 MAX_VALUES = 1_100_000
 """Counted by commas and opening brackets: a million token ids, the bound of `/detokenize`, and some more."""
+CONTAINER_BYTES, VALUE_BYTES = 512, 32
+"""What an object or a list, and a value in it, takes at most in what is made of a body for a prompt."""
 MAX_HALVES = 1 << 16
 """Lone surrogates, each of which takes 2 µs."""
 
 _PIECE_BYTES = 1 << 18
 """The masks of a text of megabytes take little memory at a time; NumPy makes each without the GIL."""
-_SHORT_BYTES = 1 << 13
-"""Shorter texts reach none of the other bounds."""
+_SHORT_BYTES, _FEW = 1 << 13, 16
+"""A shorter text with at most this many brackets is not scanned: its brackets, commas and colons in strings
+count, too."""
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _OPEN_BRACE, _CLOSE_BRACE = b'"\\,:{}'
 _BRACKET_TO_BRACE = 0x20
 """The bit by which `[` differs from `{`, and `]` from `}`."""
@@ -40,6 +46,58 @@ _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2
 """Half of a character: an escape, or bytes that are not UTF-8."""
 _LOW_HALF = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _ESCAPE_BYTES = 6
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one body may still hold. The JSON texts in its strings (a call's arguments) spend it as well."""
+
+    containers: int
+    members: int
+    values: int
+
+    @classmethod
+    def whole(cls) -> Budget:
+        return cls(MAX_CONTAINERS, MAX_MEMBERS, MAX_VALUES)
+
+    def spend(self, containers: int = 0, members: int = 0, values: int = 0) -> None:
+        """Raise TooMuch for more than is left."""
+        self.containers -= containers
+        self.members -= members
+        self.values -= values
+        self.check()
+
+    def check(self) -> None:
+        """Raise TooMuch if more was spent than there was."""
+        if self.containers < 0:
+            raise TooMuch(f"it holds more than {MAX_CONTAINERS} objects and lists")
+        if self.members < 0:
+            raise TooMuch(f"its objects hold more than {MAX_MEMBERS} members")
+        if self.values < 0:
+            raise TooMuch(f"it holds more than {MAX_VALUES} values")
+
+    @property
+    def spent_bytes(self) -> int:
+        """Return how much memory the prompt of this body may take beside its texts."""
+        containers, values = MAX_CONTAINERS - self.containers, MAX_VALUES - self.values
+        return containers * CONTAINER_BYTES + values * VALUE_BYTES
+
+
+class TooMuch(ValueError):
+    """The body's budget is spent."""
+
+
+_current: ContextVar[Budget | None] = ContextVar("json_budget", default=None)
+
+
+@contextmanager
+def one_body() -> Iterator[Budget]:
+    """Let all JSON texts that are read within the block spend one budget."""
+    token = _current.set(budget := Budget.whole())
+    try:
+        yield budget
+    finally:
+        _current.reset(token)
 
 
 def decode(text: bytes) -> Any:
@@ -92,29 +150,28 @@ def _without_halves(text: bytes) -> Iterator[bytes]:
 
 
 def check_bounds(text: bytes) -> None:
-    """Raise ValueError if nesting, containers or values exceed the bounds above. 0.2 ms for 400 kB."""
-    if len(text) <= _SHORT_BYTES and text.count(b"[") + text.count(b"{") <= MAX_NESTING:
+    """Raise ValueError if nesting, containers or values exceed the bounds above, TooMuch if they do together
+    with what was read before of this body. 0.2 ms for 400 kB."""
+    budget = _current.get() or Budget.whole()
+    brackets, commas, colons = text.count(b"[") + text.count(b"{"), text.count(b","), text.count(b":")
+    if len(text) <= _SHORT_BYTES and brackets <= _FEW:
+        budget.spend(brackets, colons, brackets + commas)
         return
     # These counts include colons and commas in strings: few texts reach a bound only by them.
-    read = np.frombuffer(text, np.uint8)
-    counts_members = np.count_nonzero(read == _COLON) > MAX_MEMBERS
-    counts_values = np.count_nonzero(read == _COMMA) > MAX_VALUES - MAX_CONTAINERS
-    depth = containers = commas = members = 0
+    counts_members = colons > budget.members // 4
+    counts_values = commas > (budget.values - budget.containers) // 4
+    budget.spend(members=0 if counts_members else colons, values=0 if counts_values else commas)
+    depth = 0
     for piece in _pieces(text):
         if counts_members:
-            members += piece.outside(_COLON).size
-            if members > MAX_MEMBERS:
-                raise ValueError(f"its objects hold more than {MAX_MEMBERS} members")
-        brackets = piece.brackets()
-        containers += int(np.count_nonzero(brackets > 0))
-        if containers > MAX_CONTAINERS:
-            raise ValueError(f"it holds more than {MAX_CONTAINERS} objects and lists")
+            budget.spend(members=piece.outside(_COLON).size)
         if counts_values:
-            commas += piece.outside(_COMMA).size
-            if commas + containers > MAX_VALUES:
-                raise ValueError(f"it holds more than {MAX_VALUES} values")
-        if brackets.size:
-            depths = np.cumsum(brackets) + depth
+            budget.spend(values=piece.outside(_COMMA).size)
+        brackets_here = piece.brackets()
+        opened = int(np.count_nonzero(brackets_here > 0))
+        budget.spend(opened, values=opened)
+        if brackets_here.size:
+            depths = np.cumsum(brackets_here) + depth
             if depths.max() > MAX_NESTING:
                 raise ValueError(f"it is nested deeper than {MAX_NESTING} levels")
             depth = int(depths[-1])

@@ -13,12 +13,12 @@ from fastapi.routing import APIRoute
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from api.access.auth import caller
-from api.answers.errors import ApiFailure, body_too_large, unknown_encoding
+from api.answers.errors import ApiFailure, unknown_encoding
 from api.bodies.body import Body
-from api.bodies.body_reading import BodyRejected, Policy, read_body
-from api.bodies.compression import BodyTooLarge, UnknownEncoding, encoding_of
+from api.bodies.body_reading import BodyRejected, read_body
 from api.bodies.json_pieces import PiecedResponse
 from api.bodies.unknown_fields import HEADER, SCOPE_KEY, ignored
+from api.bodies.worker_threads import FairLimiter
 from scheduler.errors import SchedulerError
 from scheduler.prompt.offload import Lane, Offload
 
@@ -31,10 +31,34 @@ notice."""
 INLINE_STORED_BYTES = 1 << 13
 """The bound on a stored conversation, which is decoded but not validated again."""
 LARGE_BYTES = 1 << 18
-"""Larger bodies are validated one at a time: a model takes 50 bytes for each byte of short messages."""
+"""Larger bodies have one model at a time: it takes 50 bytes for each byte of short messages."""
+MODELS = 4
+"""Models of smaller bodies that exist at a time."""
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=Body)
+
+
+class ModelPlaces:
+    """Places for models of bodies, from before they are made until they are dropped: were each made and each
+    dropped in turn, all that wait for their second turn would exist at once."""
+
+    def __init__(self) -> None:
+        self._limiters = {Lane.PLAIN: FairLimiter(MODELS), Lane.LARGE: FairLimiter(1)}
+
+    async def take(self, tenant: str, lane: Lane | None) -> Callable[[], None]:
+        """Return what gives the place back; calling it again does nothing."""
+        if lane is None:
+            return _nothing
+        limiter = self._limiters[lane]
+        await limiter.acquire(tenant)
+        held = [tenant]
+
+        def give_back() -> None:
+            while held:
+                limiter.release(held.pop())
+
+        return give_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +69,8 @@ class BodyWork:
     tenant: str
     lane: Lane | None
     """The worker's lane; None validates on the event loop."""
+    give_back: Callable[[], None]
+    """Gives back the place of the body's model."""
 
     def also_of(self, stored_bytes: int) -> BodyWork:
         """Return the same for a body and this many more bytes of JSON text."""
@@ -72,7 +98,10 @@ class BodyWork:
             finally:
                 body.release()
 
-        return await self(decoded)
+        try:
+            return await self(decoded)
+        finally:
+            self.give_back()
 
 
 def lane_of(body: bytes) -> Lane | None:
@@ -88,8 +117,7 @@ def lane_of(body: bytes) -> Lane | None:
     return None if small else Lane.PLAIN
 
 
-def _nothing() -> None:
-    """Another server's scope may have no `release_body`."""
+def _nothing(*_: object) -> None: ...
 
 
 class _JsonRequest(Request):
@@ -106,33 +134,31 @@ class _JsonRequest(Request):
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
+            encoding = self.headers.get("content-encoding", "")
+            if any(name.strip().lower() not in ("", "identity") for name in encoding.split(",")):
+                raise BodyRejected(ApiFailure(unknown_encoding(encoding)))
             body = await super().body()
             try:
-                compressed = self._is_compressed()
-                work = self.work = await _work_of(self, body)
-                if compressed:
-                    # What it becomes is not known yet: as a large one, one at a time.
-                    work = self.work = replace(work, lane=Lane.LARGE)
+                work = await _work_of(self, body)
+                give_back = await self.app.state.model_places.take(work.tenant, work.lane)
+                work = self.work = replace(work, give_back=give_back)
                 self._body = b""
-                policy: Policy = self.app.state.bodies
-                read = partial(read_body, self.model, body, policy, compressed=compressed)
+                read = partial(read_body, self.model, body, self.app.state.bodies)
                 del body
-                self._json, self.scope[SCOPE_KEY] = await work(read)
-                del read
-                self.scope.get("release_body", _nothing)()
-            except BodyTooLarge:
-                raise BodyRejected(ApiFailure(body_too_large(policy.body_bytes))) from None
-            except (SchedulerError, ApiFailure) as error:
+                self._json, self.scope[SCOPE_KEY], made_bytes = await work(read)
+                # Without a scope's own: another server than ours.
+                self.scope.get("charge_body", _nothing)(made_bytes)
+            except SchedulerError as error:
                 raise BodyRejected(error) from None
+            finally:
+                if not (self.model.bulk and hasattr(self, "_json")):
+                    self.end()
         return self._json
 
-    def _is_compressed(self) -> bool:
-        """Raise ApiFailure for an encoding that is not known."""
-        header = self.headers.get("content-encoding", "")
-        try:
-            return encoding_of(header) is not None
-        except UnknownEncoding:
-            raise ApiFailure(unknown_encoding(header)) from None
+    def end(self) -> None:
+        """Give back the place of the body's model, which is dropped, or never was."""
+        if self.work is not None:
+            self.work.give_back()
 
 
 async def body_work(request: Request) -> BodyWork:
@@ -144,7 +170,7 @@ async def body_work(request: Request) -> BodyWork:
 
 async def _work_of(request: Request, body: bytes) -> BodyWork:
     known = await caller(request)
-    return BodyWork(request.app.state.offload, known.tenant, lane_of(body))
+    return BodyWork(request.app.state.offload, known.tenant, lane_of(body), _nothing)
 
 
 BodyWorkOf = Annotated[BodyWork, Depends(body_work)]
@@ -181,6 +207,8 @@ class JsonRoute(APIRoute):
                 response = await handler(json_request)
             except BodyRejected as rejected:
                 raise rejected.error from None
+            finally:
+                json_request.end()
             if names := ignored(request.scope):
                 response.headers[HEADER] = ",".join(names)
                 request.app.state.bodies_with_ignored_fields.labels(self.path_format).inc()

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from pydantic import BaseModel, PrivateAttr, model_validator
 
 from api.bodies.body import Body
+from api.bodies.unsupported import EVERYWHERE
 from api.options.effort_tokens import EFFORTS
 from scheduler.request import UNLIMITED_THINKING
 from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
@@ -246,6 +247,8 @@ MEANINGS: tuple[Meaning[Any], ...] = (
 
 class SpelledFields(Body):
     """A body with such fields: they are read once, when it is validated."""
+
+    unsupported = EVERYWHERE
 
     _asked: dict[str, Asked[Any]] = PrivateAttr(default_factory=dict)
 

@@ -13,8 +13,9 @@ from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from api.access.auth import CallerOf
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, Refused
+from api.bodies.fields import JsonObject, Listed, Partly
 from api.bodies.json_pieces import JsonList
+from api.bodies.unsupported import TOKENIZE
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.messages import ChatMessage
@@ -32,6 +33,7 @@ class TokenizeRequest(Body):
     """A text, or messages as in chat completions."""
 
     bulk = ("messages",)
+    unsupported = TOKENIZE
 
     model: str | None = None
     prompt: str | None = None
@@ -43,7 +45,6 @@ class TokenizeRequest(Body):
     add_special_tokens: Annotated[
         StrictBool | None, Partly("not true with messages: the chat template adds the special tokens")
     ] = None
-    return_token_strs: Annotated[StrictBool | None, Refused("use /detokenize", neutral=(False,))] = None
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> TokenizeRequest:

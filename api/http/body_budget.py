@@ -102,7 +102,7 @@ class BodyBudget:
 
 
 class BodyCharge:
-    """The charge for one body, from its first byte to its `release`."""
+    """The charge for one body, and for what is made of it, from its first byte to its `release`."""
 
     def __init__(self, budget: BodyBudget, length: int | None) -> None:
         """`length` is the Content-Length of the request, or None if it has none."""
@@ -133,6 +133,12 @@ class BodyCharge:
         else:
             await self._budget.wait_and_take(self._account, more)
         self._charged += more
+
+    def grow(self, count: int) -> None:
+        """Charge what is made of the body, without waiting: it is there already."""
+        if not self._released:
+            self._budget.take(self._account, count)
+            self._charged += count
 
     def release(self) -> None:
         """Return the whole charge, because nothing of the body is held any longer."""

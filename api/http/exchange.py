@@ -140,7 +140,7 @@ class Exchange:
         self._inbound = inbound
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
-        self._scope = {**scope, "release_body": body.release}
+        self._scope = {**scope, "charge_body": body.grow, "release_body": body.release}
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = EarlyEnd.NONE

@@ -69,6 +69,10 @@ class RequestBody:
         ahead = 0 if self.arrived else self._limits.read_ahead_bytes
         await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
 
+    def grow(self, count: int) -> None:
+        """Charge `count` bytes that are made of the body."""
+        self._charge.grow(count)
+
     def release(self) -> None:
         """Return the body's charge, because nothing of the body is held any longer."""
         self._charge.release()

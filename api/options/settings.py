@@ -43,8 +43,8 @@ class ServeSettings(ModelSettings):
     )
     sse_keepalive_seconds: float = option(
         "HTTP",
-        "SSE keep-alive interval: longest silence of a stream before a comment is sent.",
-        5.0,
+        "SSE keep-alive interval: longest silence of a stream before something empty is sent.",
+        15.0,
         "comment_seconds",
         gt=0,
         le=3600,

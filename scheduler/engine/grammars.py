@@ -18,6 +18,7 @@ from scheduler.errors import RequestRefused
 from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.shared.messages import GrammarTokenizer, Submit
+from scheduler.shared.special_spellings import without_spellings
 
 KEPT = 64
 """Compiled grammars kept (LRU). About 1 MB each for a large schema."""
@@ -121,7 +122,7 @@ def grammar_tokenizer(source: GrammarTokenizer, vocabulary: int, config: dict[st
     }
     if not ends:
         raise ValueError("no token ends an answer")
-    text = zlib.decompress(source.json).decode()
+    text = without_spellings(zlib.decompress(source.json).decode())
     return LLTokenizer(text, n_vocab=vocabulary, eos_token=sorted(ends))
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from threading import Event
 from typing import Any, Literal, TypeAlias
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
@@ -20,14 +20,13 @@ from scheduler.answer.notations.description import Notation, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key
 from scheduler.grammar.call_rules import CallRules
-from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.part import Parts, short_complaint
 from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import RuleBook
 from scheduler.grammar.schema_forms import Inexpressible
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.grammar.white_space import json_options
-from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
+from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, Tool, ToolChoice
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import ANY_OBJECT, JsonText
 
@@ -37,10 +36,26 @@ HoldCalls: TypeAlias = Literal["auto", "strict", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class Asked:
+    """What a grammar is written for: a request, without the text of its prompt."""
+
+    request: GenerationRequest
+    place: str
+    """The request field that asks for a grammar."""
+    in_reasoning: bool
+    """Whether the prompt has opened reasoning."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Return whether the answer may also be without it."""
+        return self.place == _ALL_TOOLS
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
     """A grammar, or why there is none."""
 
-    text: str
+    text: str = ""
     unheld: tuple[str, ...] = ()
     refusal: InvalidRequest | None = None
 
@@ -48,53 +63,81 @@ class _Written:
         return sum(map(len, (self.text, *self.unheld, "" if self.refusal is None else self.refusal.message)))
 
 
-class AnswerGrammars:
-    """Builds and checks the grammars of requests for one model. Thread-safe."""
+class GrammarWriter:
+    """Writes and checks the grammars of one model. What a client asks for may take it any time and memory, or
+    end its process: a server has it in another one (`trials.py`)."""
 
     def __init__(
-        self,
-        answer_format: AnswerFormat,
-        tokenizer_json: Callable[[], str],
-        vocabulary: int,
-        eos_token_ids: Sequence[int],
-        hold_calls: HoldCalls = "strict",
+        self, answer_format: AnswerFormat, tokenizer_json: str, vocabulary: int, eos_token_ids: Sequence[int]
     ) -> None:
         self._answer_format = answer_format
-        self._tokenizer_json = tokenizer_json
-        self._hold_calls = hold_calls
-        self._texts = GrammarTexts[_Written]()
-        self._size = vocabulary
-        self._eos_token_ids = eos_token_ids
+        self.vocabulary: GrammarVocabulary | None = None
+        """None if the library cannot use the tokenizer."""
+        with suppress(Exception):  # The library raises various exceptions for an unsupported tokenizer.
+            self.vocabulary = GrammarVocabulary(tokenizer_json, vocabulary, eos_token_ids)
         self._verdicts = Verdicts(self._complaint)
-        self._is_loaded = Event()
 
-    @cached_property
-    def _vocabulary(self) -> GrammarVocabulary | None:
-        """Built for the first request with a grammar; None if the library cannot use the tokenizer."""
+    def __call__(self, asked: Asked) -> Written:
+        parts, text, refusal = Parts(self._verdicts.of), "", None
         try:
-            return GrammarVocabulary(self._tokenizer_json(), self._size, self._eos_token_ids)
-        except Exception:  # The library raises various exceptions for an unsupported tokenizer.
-            return None
+            text = self._text(asked, parts)
+        except InvalidRequest as error:
+            # Another one: an exception keeps the frames in which it was raised.
+            refusal = type(error)(error.message, param=error.param)
+        return Written(text, parts.unheld, refusal)
+
+    def _text(self, asked: Asked, parts: Parts) -> str:
+        request, place = asked.request, asked.place
+        prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
+        if (vocabulary := self.vocabulary) is None:
+            raise UnsupportedParameter(
+                f"{place}: the grammar library does not support this model's tokenizer", param=place
+            )
+        if prompt is not None and self._answer_format.layout is Layout.MUSE_SPARK:
+            raise _unheld(place, notation_of(self._answer_format, vocabulary.has_special))
+        form = PLAIN if prompt is None else self._answer_format
+        draft = _Draft(form, vocabulary, parts, RuleBook(vocabulary))
+        if not draft.write(request, prompt, place, asked.in_reasoning):
+            return ""
+        text = draft.text()
+        why = parts.verdict(text) if len(text.encode()) <= MAX_GRAMMAR_BYTES else _TOO_LARGE
+        if why is None:
+            return text
+        if asked.is_optional:
+            return ""
+        raise InvalidRequest(f"{place}: {why}", param=place)
 
     def _complaint(self, grammar: str) -> str | None:
-        assert self._vocabulary is not None
-        return short_complaint(self._vocabulary.complaint(grammar))
+        assert self.vocabulary is not None
+        return short_complaint(self.vocabulary.complaint(grammar))
+
+
+class AnswerGrammars:
+    """The grammars of requests for one model, kept by what they are written for. Thread-safe."""
+
+    def __init__(
+        self, writer: Callable[[], Callable[[Asked], Written]], hold_calls: HoldCalls = "strict"
+    ) -> None:
+        """`writer` is called for the first request with a grammar: it may take a second."""
+        self._writer = writer
+        self._hold_calls = hold_calls
+        self._texts = GrammarTexts[Written]()
+
+    @cached_property
+    def write(self) -> Callable[[Asked], Written]:
+        return self._writer()
 
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
         """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
         opened reasoning.
 
-        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and
-        `known_only` forbids to write it: up to a second.
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not kept and
+        `known_only` forbids to write it: up to seconds.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
             return ""
-        if known_only and not self._is_loaded.is_set():
-            raise UnknownVerdict
         place, must = asked
-        obstacle = self._obstacle(request, place)
-        self._is_loaded.set()
-        if obstacle is not None:
+        if (obstacle := _obstacle(request, place)) is not None:
             if must:
                 raise obstacle
             return ""
@@ -103,17 +146,14 @@ class AnswerGrammars:
         if (written := self._texts.get(key)) is None:
             if known_only:
                 raise UnknownVerdict
-            parts, text, refusal = Parts(self._verdicts.of), "", None
-            try:
-                text = self._written(request, prompt, place, in_reasoning, parts)
-            except InvalidRequest as error:
-                refusal = error
-            written = _Written(text, parts.unheld, refusal)
+            bare = TextPrompt("") if prompt is None else replace(prompt, messages=())
+            written = self.write(Asked(replace(request, prompt=bare), place, in_reasoning))
             self._texts.put(key, written)
-        if (refused := written.refusal) is not None:
-            # Another one: an exception keeps the frames in which it was raised.
-            raise type(refused)(refused.message, param=refused.param)
-        return written.text
+        if (refused := written.refusal) is None:
+            return written.text
+        if isinstance(refused, UnsupportedParameter) and not must:
+            return ""
+        raise type(refused)(refused.message, param=refused.param)
 
     def unheld(self, request: GenerationRequest, *, in_reasoning: bool) -> tuple[str, ...]:
         """Return what the schema of a request with a grammar loses in it, as `field#/JSON/pointer`; nothing
@@ -124,46 +164,16 @@ class AnswerGrammars:
         written = self._texts.get(_content_key(request, prompt, in_reasoning))
         return () if written is None else written.unheld
 
-    def _written(
-        self,
-        request: GenerationRequest,
-        prompt: ChatPrompt | None,
-        place: str,
-        in_reasoning: bool,
-        parts: Parts,
-    ) -> str:
-        assert self._vocabulary is not None
-        form = PLAIN if prompt is None else self._answer_format
-        draft = _Draft(form, self._vocabulary, parts, RuleBook(self._vocabulary))
-        if not draft.write(request, prompt, place, in_reasoning):
-            return ""
-        text = draft.text()
-        why = parts.verdict(text) if len(text.encode()) <= MAX_GRAMMAR_BYTES else _TOO_LARGE
-        if why is None:
-            return text
-        if place == _ALL_TOOLS:
-            return ""
-        raise InvalidRequest(f"{place}: {why}", param=place)
 
-    def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """Return why no grammar can be used for this request, or None if one can."""
-        if self._vocabulary is None:
-            return UnsupportedParameter(
-                f"{place}: the grammar library does not support this model's tokenizer", param=place
-            )
-        if request.ignore_eos:
-            return UnsupportedParameter(
-                f"ignore_eos: nothing can follow the end of the structure of {place}", param="ignore_eos"
-            )
-        if not isinstance(request.prompt, ChatPrompt):
-            return None
-        if request.prompt.continue_final:
-            return UnsupportedParameter(
-                f"{place}: not supported when continuing a given message", param=place
-            )
-        if self._answer_format.layout is Layout.MUSE_SPARK:
-            return _unheld(place, notation_of(self._answer_format, self._vocabulary.has_special))
-        return None
+def _obstacle(request: GenerationRequest, place: str) -> UnsupportedParameter | None:
+    """Return why no grammar can be used for this request, whatever its model, or None if one can."""
+    if request.ignore_eos:
+        return UnsupportedParameter(
+            f"ignore_eos: nothing can follow the end of the structure of {place}", param="ignore_eos"
+        )
+    if isinstance(request.prompt, ChatPrompt) and request.prompt.continue_final:
+        return UnsupportedParameter(f"{place}: not supported when continuing a given message", param=place)
+    return None
 
 
 _TOO_LARGE = f"it is larger than {MAX_GRAMMAR_BYTES} bytes"
@@ -288,7 +298,7 @@ class _Draft:
             inner = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
             return inner
         plain = plain_schema(schema)
-        if isinstance(plain, dict) and endless_reference(plain) is None:
+        if isinstance(plain, dict):
             loose = self.parts.loosened(plain, json_options(plain))
             if loose is not None:
                 inner = loose["json_schema"]

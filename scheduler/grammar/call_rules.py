@@ -23,10 +23,8 @@ from scheduler.answer.notations.description import (
     Tagged,
 )
 from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
-from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.lark_grammar import Unreadable
 from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
-from scheduler.grammar.part import ENDLESS
 from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
@@ -167,8 +165,6 @@ class CallRules:
     def _of_plain(self, form: Arguments, plain: Any, *, strict: bool) -> str:
         if plain is False:
             raise Inexpressible((), "no arguments fit it")
-        if (endless := endless_reference(plain)) is not None:
-            raise Inexpressible(endless, ENDLESS)
         return self._of_schema(form, SchemaForms(plain, strict=strict))
 
     def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:

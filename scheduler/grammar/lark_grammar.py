@@ -1,21 +1,16 @@
-"""A client's grammar in Lark's syntax, read: its rules, terminals and statements.
-
-Lark's own syntax, which the texts of custom tools have, is read like what the grammar library adds to it. Who
-reads it refuses what it cannot use.
-"""
+"""A client's grammar in Lark's own syntax, read: its rules, terminals and statements. What the grammar
+library adds to it is refused."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 _TOKEN = re.compile(
     r"""
     (?P<skip>[ \t\r\f]+|(?:\#|//)[^\n]*|\\\r?\n)
   | (?P<newline>\n)
-  | (?P<json>%(?:json|llguidance|regex)\b)
   | (?P<keyword>%[a-z]+)
   | (?P<string>"(?:\\.|[^"\\\n])*"i?)
   | (?P<regex>/(?:\\.|[^/\\])+/[a-z]*)
@@ -26,7 +21,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_JSON = json.JSONDecoder()
 
 
 class Unreadable(Exception):
@@ -37,16 +31,13 @@ class Atom(NamedTuple):
     """What stands in an alternative, `least` to `most` times; `most` is None for any number."""
 
     kind: str
-    """name, call (a name with `::` and arguments), string, range, regex, opaque, group, optional, not, and,
-    lark, or one of %json, %regex, %if."""
+    """name, string, range, regex, group or optional."""
     text: str
     """As it is written, without how often it stands."""
-    start: int
-    """Where it stands in the grammar."""
     alternatives: Alternatives
     """Those of a group."""
-    value: Any
-    """That of %json and %regex; both ends of a range; the grammar of lark."""
+    ends: tuple[str, str]
+    """Those of a range."""
     least: int
     most: int | None
 
@@ -57,7 +48,6 @@ Alternatives: TypeAlias = list[list[Atom]]
 class Definition(NamedTuple):
     """A rule or a terminal. `marks` stand between its name and the colon."""
 
-    start: int
     marks: str
     alternatives: Alternatives
 
@@ -68,8 +58,6 @@ class Grammar:
     statements: list[tuple[str, list[str]]] = field(default_factory=list)
     """What begins with `%`, but not %ignore, and the words behind it."""
     ignored: list[Alternatives] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    """Terminals and statements as they are written: what a terminal may be made of."""
 
 
 class _Token(NamedTuple):
@@ -77,7 +65,6 @@ class _Token(NamedTuple):
     text: str
     start: int
     end: int
-    value: Any = None
 
 
 def is_terminal(name: str) -> bool:
@@ -87,7 +74,7 @@ def is_terminal(name: str) -> bool:
 def read_grammar(text: str) -> Grammar:
     """Raise Unreadable."""
     try:
-        return _Reader(text).grammar("")
+        return _Reader(text).grammar()
     except ValueError as error:
         raise Unreadable(f"it cannot be read: {error}") from error
     except RecursionError as error:
@@ -102,11 +89,9 @@ class _Reader:
         while at < len(text):
             found = _TOKEN.match(text, at)
             assert found is not None, "a mark is any character"
-            kind, start, at, value = str(found.lastgroup), at, found.end(), None
-            if kind == "json":
-                value, at = _JSON.raw_decode(text, len(text) - len(text[at:].lstrip()))
+            kind, start, at = str(found.lastgroup), at, found.end()
             if kind != "skip":
-                self._tokens.append(_Token(kind, found[0], start, at, value))
+                self._tokens.append(_Token(kind, found[0], start, at))
         self._end = _Token("end", "", at, at)
 
     def _peek(self, ahead: int = 0) -> _Token:
@@ -124,22 +109,21 @@ class _Reader:
     def _since(self, first: _Token) -> str:
         return self._text[first.start : self._tokens[self._at - 1].end]
 
-    def grammar(self, closing: str) -> Grammar:
-        """Read definitions and statements, up to the end or the bracket that closes a nested grammar."""
+    def grammar(self) -> Grammar:
         found = Grammar()
-        while (token := self._peek()).kind != "end" and token.text != closing:
+        while (token := self._peek()).kind != "end":
             match token.kind:
                 case "newline":
                     self._take()
                 case "name":
-                    self._definition(found, closing)
-                case "keyword" | "json":
-                    self._statement(found, closing)
+                    self._definition(found)
+                case "keyword":
+                    self._statement(found)
                 case _:
                     raise Unreadable(f"{token.text!r} stands outside of a rule")
         return found
 
-    def _definition(self, found: Grammar, closing: str) -> None:
+    def _definition(self, found: Grammar) -> None:
         head = self._take()
         name = head.text.lstrip("!?")
         while (token := self._take()).text != ":":
@@ -148,20 +132,17 @@ class _Reader:
         if name in found.definitions:
             raise Unreadable(f"it has two rules named {name!r}")
         marks = self._text[head.end : token.start].strip()
-        found.definitions[name] = Definition(head.start, marks, self._alternatives(closing))
-        if is_terminal(name):
-            found.sources.append(self._since(head))
+        found.definitions[name] = Definition(marks, self._alternatives(""))
 
-    def _statement(self, found: Grammar, closing: str) -> None:
+    def _statement(self, found: Grammar) -> None:
         first = self._take()
         if first.text == "%ignore":
-            found.ignored.append(self._alternatives(closing))
+            found.ignored.append(self._alternatives(""))
             return
         words = []
-        while self._goes_on(closing):
+        while self._goes_on(""):
             words.append(self._take().text)
         found.statements.append((first.text, words))
-        found.sources.append(self._since(first))
 
     def _goes_on(self, closing: str) -> bool:
         """Return whether the definition does. A line may begin with `|`, and with all that begins nothing."""
@@ -177,7 +158,7 @@ class _Reader:
             while (token := self._peek(ahead)).text not in (":", "\n", ""):
                 ahead += 1
             return token.text != ":"
-        return token.kind not in ("end", "keyword", "json") and token.text != closing
+        return token.kind not in ("end", "keyword") and token.text != closing
 
     def _alternatives(self, closing: str) -> Alternatives:
         found: Alternatives = [[]]
@@ -197,48 +178,21 @@ class _Reader:
 
     def _atom(self) -> Atom:
         token = self._take()
-        kind, value = token.kind, token.value
+        kind, ends = token.kind, ("", "")
         alternatives: Alternatives = []
         match token.kind, token.text:
             case "mark", "(" | "[":
                 kind, closing = ("group", ")") if token.text == "(" else ("optional", "]")
                 alternatives = self._alternatives(closing)
                 self._take(closing)
-            case "mark", "~":
-                kind = "not"
-                self._atom()
-            case "mark", "&":
-                kind = "and"
-            case "string", _ if self._peek().text == "..":
+            case "string", first if self._peek().text == "..":
                 self._take()
-                kind, value = "range", (token.text, self._take().text)
-            case "name", _ if self._peek().text == "::":
-                self._take()
-                kind = "call"
-                self._skip_call()
-            case "keyword", "%if":
-                kind = "%if"
-                self._skip_call()
-            case "keyword", "%lark":
-                self._take("{")
-                kind, value = "lark", self.grammar("}")
-                self._take("}")
-            case "json", "%json" | "%regex":
-                kind = token.text
-            case "string" | "name" | "regex" | "opaque", _:
+                kind, ends = "range", (first, self._take().text)
+            case "string" | "name" | "regex", _:
                 pass
             case _:
-                raise Unreadable(f"{token.text!r} is not expected there")
-        return Atom(kind, self._since(token), token.start, alternatives, value, *self._times())
-
-    def _skip_call(self) -> None:
-        """Skip a name, and its arguments in brackets."""
-        self._take()
-        depth = int(self._peek().text == "(")
-        self._at += depth
-        while depth:
-            text = self._take().text
-            depth += (text == "(") - (text == ")")
+                raise Unreadable(f"{token.text!r} is not supported")
+        return Atom(kind, self._since(token), alternatives, ends, *self._times())
 
     def _times(self) -> tuple[int, int | None]:
         """Read how often the atom before may stand."""

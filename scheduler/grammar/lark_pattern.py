@@ -21,9 +21,6 @@ from scheduler.grammar.lark_grammar import (
     read_grammar,
 )
 
-MAX_PATTERN_CHARACTERS = 1 << 16
-"""Bound on the expression: rules that name others twice double at each level."""
-
 _SPECIAL = frozenset("\\.+*?()|[]{}^$#&-~")
 _FLAGS = frozenset("isx")
 _PRIORITY = re.compile(r"(?:\.\s*-?[0-9]+)?")
@@ -121,15 +118,12 @@ class _Writer:
         return "|".join(self._sequence(atoms, gap, inside) for atoms in alternatives)
 
     def _sequence(self, atoms: Iterable[Atom], gap: str, inside: tuple[str, ...]) -> str:
-        written, size = [], 0
+        written = []
         for atom in atoms:
             one = self._atom(atom, gap, inside)
             if (atom.least, atom.most) != (1, 1):
                 one = f"(?:{one}){{{atom.least},{'' if atom.most is None else atom.most}}}"
             written.append(one)
-            size += len(one)
-            if size > MAX_PATTERN_CHARACTERS:
-                raise Unreadable(f"written out it has more than {MAX_PATTERN_CHARACTERS} characters")
         return "".join(written)
 
     def _atom(self, atom: Atom, gap: str, inside: tuple[str, ...]) -> str:
@@ -142,7 +136,7 @@ class _Writer:
             case "regex", text:
                 return _of_regex(text) + gap
             case "range", _:
-                first, last = map(_unquoted, atom.value)
+                first, last = map(_unquoted, atom.ends)
                 return _range(first, last) + gap
             case "string", text:
                 literal = "".join(map(_escaped, _unquoted(text.removesuffix("i"))))

@@ -19,11 +19,9 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
-from scheduler.grammar.endless import endless_reference
-from scheduler.grammar.endless_rules import LarkRules, Unfit
 from scheduler.grammar.plain_schema import parts, plain_schema
 from scheduler.grammar.unheld import unheld, without_counts
-from scheduler.grammar.vocabulary import NO_TEXT, quoted
+from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
@@ -55,29 +53,13 @@ class Parts:
                 part = {"lark_grammar": f"start: /{regex_to_lark(regex, _ASCII)}/\n"}
             case OneOf(texts=texts, place=place):
                 part = {"lark_grammar": "start: " + " | ".join(map(quoted, texts)) + "\n"}
-            case Rules():
-                return self._rules(structure)
+            case Rules(text=text, place=place):
+                part = {"lark_grammar": _lark(text, place)}
             case _:
                 assert_never(structure)
         _check_size(part, place)
         if (complaint := self.complaint(part)) is not None:
             raise _invalid((), place, complaint)
-        return part
-
-    def _rules(self, asked: Rules) -> dict[str, Any]:
-        lark = _lark(asked.text, asked.place)
-        part = {"lark_grammar": lark}
-        _check_size(part, asked.place)
-        rules = LarkRules(lark)
-        if (unfit := rules.too_deep()) is None:
-            complaint = self.complaint(part)
-            if complaint in (None, NO_TEXT):
-                unfit = rules.unfit(lambda one: self.complaint({"lark_grammar": one}) == NO_TEXT)
-        if unfit is not None:
-            where = f"line {unfit.line}: {unfit.name}" if lark == asked.text else _in_gbnf(unfit, asked)
-            raise _invalid((), asked.place, f"{where} {unfit.why}")
-        if complaint is not None:
-            raise _invalid((), asked.place, complaint)
         return part
 
     def _json(self, asked: JsonText) -> dict[str, Any]:
@@ -91,8 +73,6 @@ class Parts:
         plain = plain_schema(schema)
         if plain is False:
             raise _invalid((), asked.place, "no value fits it")
-        if (endless := endless_reference(plain)) is not None:
-            raise _invalid(endless, asked.place, ENDLESS)
         options = json_options(plain, white)
         part = {"json_schema": {**plain, "x-guidance": options}}
         _check_size(part, asked.place)
@@ -162,18 +142,6 @@ def _lark(text: str, place: str) -> str:
         raise _invalid((), place, short_complaint(str(error)) or "it cannot be parsed") from error
 
 
-def _in_gbnf(unfit: Unfit, asked: Rules) -> str:
-    """Return the rule's name in GBNF: the library's form of it has others."""
-    if unfit.name == "start":
-        return "root"
-    names = re.findall(r"[\w-]+(?=[ \t]*::=)", asked.text)
-    return next((name for name in names if _letters(name) == _letters(unfit.name)), unfit.name)
-
-
-def _letters(name: str) -> str:
-    return re.sub("[-_]", "", name).lower()
-
-
 def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
     exact = ".".join([place, *path])
     return InvalidRequest(f"{exact}: {why}", param=exact)
@@ -187,7 +155,6 @@ def short_complaint(complaint: str | None) -> str | None:
     return re.sub(r"\s+", " ", complaint).strip()[:_LONGEST_COMPLAINT]
 
 
-ENDLESS = "it leads back to itself without an end, so that no value fits it"
 _UNSATISFIABLE = "nsatisfiable"
 """Part of the library's error for a schema that no value fits."""
 _DEFINITIONS = ("$defs", "definitions")

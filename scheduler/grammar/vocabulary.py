@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
-from scheduler.shared.deep_stack import on_deep_stack
+from scheduler.shared.deep_stack import TRIED_BYTES, on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
+from scheduler.shared.special_spellings import without_spellings
 
 NO_TEXT = "no text fits it"
 """The complaint of a grammar whose first mask allows nothing."""
@@ -23,7 +24,9 @@ class GrammarVocabulary:
 
     def __init__(self, tokenizer_json: str, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
         """Raise the library's exceptions for an unsupported tokenizer."""
-        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(eos_token_ids))
+        self._tokenizer = LLTokenizer(
+            without_spellings(tokenizer_json), n_vocab=vocabulary, eos_token=list(eos_token_ids)
+        )
         added = json.loads(tokenizer_json).get("added_tokens") or []
         self._special = {
             str(token["content"]): int(token["id"])
@@ -59,7 +62,7 @@ class GrammarVocabulary:
     def complaint(self, grammar: str) -> str | None:
         """Return the error of a grammar, or None if it compiles, up to the first mask and with the engine's
         limits. Releases the GIL."""
-        return on_deep_stack(lambda: self._complaint(grammar))
+        return on_deep_stack(lambda: self._complaint(grammar), TRIED_BYTES)
 
     def _complaint(self, grammar: str) -> str | None:
         try:

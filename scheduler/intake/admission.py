@@ -101,7 +101,8 @@ class Admission:
         self._check_tenant(request.tenant, now, requests, of_tenant)
         if self._queue.room - in_preparation < requests:
             raise QueueFull(
-                f"the queue is full ({len(self._queue) + in_preparation} requests are waiting)",
+                "The server is overloaded: the queue is full"
+                f" ({len(self._queue) + in_preparation} requests are waiting)",
                 retry_after_seconds=self.retry_seconds(now),
             )
 
@@ -123,7 +124,8 @@ class Admission:
         self.check(request, now, requests)
         if not self._queue.has_token_room(prompt_tokens):
             raise QueueFull(
-                f"the queue is full ({self._queue.prompt_tokens} prompt tokens are waiting,"
+                "The server is overloaded: the queue is full"
+                f" ({self._queue.prompt_tokens} prompt tokens are waiting,"
                 f" and {prompt_tokens} more do not fit)",
                 retry_after_seconds=self.retry_seconds(now),
             )
@@ -143,7 +145,7 @@ class Admission:
             # Only one departure in `tenants` is this tenant's.
             departures = max(1, waiting // 8) * max(1, self._queue.tenants)
             raise TenantLimit(
-                f"{waiting} requests of this tenant are waiting, which is the bound for one tenant",
+                f"Rate limit reached: {waiting} requests of this tenant are waiting, its bound",
                 retry_after_seconds=self.rate.seconds_until(departures, now),
             )
 

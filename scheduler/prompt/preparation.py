@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 import numpy as np
 
-from scheduler.answer.answer_format import PLAIN
+from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.prompt_logprobs import PromptLogprobs
@@ -20,8 +20,9 @@ from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
-from scheduler.grammar.answer_grammar import AnswerGrammars, HoldCalls
+from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
 from scheduler.grammar.caches import UnknownVerdict
+from scheduler.grammar.trials import GrammarTrials
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
@@ -113,10 +114,12 @@ class Preparation:
         hold_calls: HoldCalls = "strict",
         pieces_bytes: int = PIECES_BYTES,
         repetition: Repetition | None = None,
+        grammar_environment: Mapping[str, str] | None = None,
     ) -> None:
         """Without `thinking`, only requests that name a budget have one. `pieces_bytes` bounds the token ids
         that are kept of parts of prompts; 0 keeps none. `repetition` ends the answers to requests that say
-        nothing about it."""
+        nothing about it. `grammar_environment`: of the process that writes grammars; without it they are
+        written here."""
         self.tokenizer = tokenizer
         self.pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, pieces_bytes)
         self.context_tokens = folder.context_tokens
@@ -124,11 +127,21 @@ class Preparation:
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
+        self.grammar_trials = (
+            None if grammar_environment is None else GrammarTrials(self._grammar_setup, grammar_environment)
+        )
         self._grammars = AnswerGrammars(
-            tokenizer.answer_format, tokenizer.to_json, self._vocabulary, self._eos_token_ids, hold_calls
+            lambda: self.grammar_trials or GrammarWriter(*self._grammar_setup()), hold_calls
         )
         self.thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
         self._repetition = repetition
+
+    def _grammar_setup(self) -> tuple[AnswerFormat, str, int, tuple[int, ...]]:
+        """Return the arguments of `GrammarWriter`, without what another process cannot have."""
+        form = self.tokenizer.answer_format
+        if form.tools is not None:
+            form = replace(form, tools=replace(form.tools, parse=_unread))
+        return form, self.tokenizer.to_json(), self._vocabulary, self._eos_token_ids
 
     def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
         """Run `prepare_known`, and what it leaves to do. Raise TemplateFailed, PromptTooLong,
@@ -472,3 +485,7 @@ def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, 
     if len(positions) > MOST_BOUNDARIES:
         positions = positions[: MOST_BOUNDARIES // 4] + positions[-3 * MOST_BOUNDARIES // 4 :]
     return tuple(positions)
+
+
+def _unread(text: str, tools: object) -> None:
+    """Stand for the parser of calls, which a grammar does not need."""

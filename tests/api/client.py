@@ -43,7 +43,7 @@ def app_of(models: ServedModels, **options: Any) -> FastAPI:
 
 @asynccontextmanager
 async def client_of(
-    scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 5.0, **options: Any
+    scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 15.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """`options`: what else `app_of` takes."""
     responses = RunningResponses()
@@ -95,12 +95,16 @@ def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
 def events(body: str) -> list[Any]:
     """Return the decoded data of a stream's events; `[DONE]` stays text. Comments are omitted."""
     found: list[Any] = []
-    for block in body.split("\n\n"):
-        if block.startswith("data: "):
-            payload = block.removeprefix("data: ")
+    for line in body.split("\n"):
+        if line.startswith("data: "):
+            payload = line.removeprefix("data: ")
             found.append(payload if payload == "[DONE]" else json.loads(payload))
     return found
 
 
+ASKS_PROGRESS = {"x-penstock-progress": "comments"}
+"""The header of who wants comments about a request's progress."""
+
+
 def comments(body: str) -> list[str]:
-    return [block.removeprefix(": ") for block in body.split("\n\n") if block.startswith(":")]
+    return [line.removeprefix(": ") for line in body.split("\n") if line.startswith(":")]

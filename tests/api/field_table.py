@@ -18,7 +18,9 @@ from openai.types import chat, responses
 from openai.types.embedding_create_params import EmbeddingCreateParams
 from pydantic import BaseModel
 
-from api.bodies.fields import Partly, Refused, WithoutEffect
+from api.bodies.body import Body
+from api.bodies.fields import Partly, WithoutEffect
+from api.bodies.unsupported import EVERYWHERE, Unsupported
 from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.embeddings.schema import EmbeddingRequest
@@ -36,12 +38,13 @@ class Dialect:
     """One table: its heading, its schema, and the fields that the official client may send."""
 
     heading: str
-    schema: type[BaseModel]
+    schema: type[Body]
     official: Sequence[str]
 
     @property
     def missing(self) -> list[str]:
         known = {field.alias or name for name, field in self.schema.model_fields.items()}
+        known |= self.schema.unsupported.keys()
         return sorted(set(self.official) - known)
 
 
@@ -97,10 +100,11 @@ def fields(schema: type[BaseModel], *, folded: bool = True) -> list[Row]:
 
 def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Row] | None) -> Iterator[Row]:
     """`listed`: where the models are listed that have been, and what is said of their field."""
+    yield from (Row(prefix + name, says) for name, says in _refusals(schema))
     for name, field in schema.model_fields.items():
         row = Row(prefix + (field.alias or name), _standing(field.metadata))
         found = list(models_in(field.annotation, ""))
-        if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
+        if any(isinstance(mark, WithoutEffect) for mark in field.metadata):
             # An absent value has no members.
             found = []
         if not _refers(row, found, listed):
@@ -117,6 +121,27 @@ def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Ro
             yield from _rows(model, f"{place}.", listed)
 
 
+def _refusals(schema: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield the fields that the schema refuses, unless they ask for nothing."""
+    assert issubclass(schema, Body)
+    for name, field in schema.unsupported.items():
+        if name not in schema.model_fields and field is not EVERYWHERE.get(name):
+            yield name, _refusal(field)
+
+
+def _refusal(field: Unsupported) -> str:
+    said = " or ".join(json.dumps(value) for value in (field.also if field.only is None else field.only))
+    return f"refused{said and f' unless {said}'} | {field.why}"
+
+
+REFUSALS = "## What no API here has"
+
+
+def refusals() -> str:
+    rows = [f"| `{name}` | {_refusal(field)} |" for name, field in EVERYWHERE.items()]
+    return "\n".join([REFUSALS, "| field | | |", "|---|---|---|", *rows])
+
+
 def _refers(
     row: Row, found: list[tuple[type[BaseModel], str]], listed: dict[type[BaseModel], Row] | None
 ) -> bool:
@@ -130,11 +155,6 @@ def _refers(
 def _standing(metadata: Sequence[Any]) -> str:
     for mark in metadata:
         match mark:
-            case Refused(why=why, neutral=()):
-                return f"refused | {why} |".removesuffix(" |")
-            case Refused(why=why, neutral=neutral):
-                said = " or ".join(json.dumps(value) for value in neutral)
-                return f"refused unless {said} | {why}"
             case Partly(why=why):
                 return f"supported in part | {why}"
             case WithoutEffect(why=why, named_unless=(*met,)):
@@ -183,6 +203,7 @@ def spellings() -> str:
 def rewrite(text: str) -> str:
     """Return `text` with every table as the schemas have it now."""
     text = replace_table(text, SPELLINGS + "\n", spellings())
+    text = replace_table(text, REFUSALS + "\n", refusals())
     for dialect in DIALECTS:
         text = replace_table(text, dialect.heading + "\n", table(dialect))
     return text

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
+import trio.testing
 from pydantic import BaseModel, ValidationError
+from trio.testing import trio_test
 
-from api.bodies.fields import UNSUPPORTED, Refused, WithoutEffect
+from api.bodies.fields import UNSUPPORTED, WithoutEffect
+from api.bodies.unsupported import Unsupported
 from tests.api.bodies.test_malformed_requests import JUNK
+from tests.api.client import client_of
 from tests.api.field_table import DIALECTS, PAGE, Dialect, Row, fields, models_in, rewrite
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+from tests.scheduler.answer.notations import form
 
 
 def test_the_tables_are_true() -> None:
@@ -47,28 +55,24 @@ def test_what_the_official_client_sends_is_known(dialect: Dialect) -> None:
     assert dialect.missing == []
 
 
-def marked(schema: type[BaseModel]) -> list[tuple[str, Refused]]:
-    return [
-        (name, mark)
-        for name, field in schema.model_fields.items()
-        for mark in field.metadata
-        if isinstance(mark, Refused)
-    ]
+CASES = [
+    (dialect, name, field)
+    for dialect in DIALECTS
+    for name, field in dialect.schema.unsupported.items()
+    if name not in dialect.schema.model_fields
+]
 
 
-CASES = [(dialect, name, mark) for dialect in DIALECTS for name, mark in marked(dialect.schema)]
-
-
-@pytest.mark.parametrize(("dialect", "name", "mark"), CASES, ids=[name for _, name, _ in CASES])
-def test_a_refused_field_is_refused_and_its_neutral_value_is_not(
-    dialect: Dialect, name: str, mark: Refused
+@pytest.mark.parametrize(("dialect", "name", "field"), CASES, ids=[name for _, name, _ in CASES])
+def test_an_unsupported_field_is_refused_unless_it_asks_for_nothing(
+    dialect: Dialect, name: str, field: Unsupported
 ) -> None:
     """By its name and with its reason."""
-
-    for neutral in (None, *mark.neutral):
+    for neutral in (None, *field.neutral):
         assert not errors_at(name, dialect.schema, {name: neutral})
-    (found,) = errors_at(name, dialect.schema, {name: {"anything": "else"}})
-    assert (found["type"], found["msg"]) == (UNSUPPORTED, mark.why)
+    for asks in ({"anything": "else"}, "a", ["a"], 17, field.only != (True,)):
+        (found,) = errors_at(name, dialect.schema, {name: asks})
+        assert (found["type"], found["msg"]) == (UNSUPPORTED, field.why)
 
 
 def bodies() -> list[type[BaseModel]]:
@@ -112,3 +116,56 @@ def errors_at(name: str, schema: type[BaseModel], body: Any) -> list[Any]:
     except ValidationError as error:
         return [found for found in error.errors() if found["loc"][:1] == (name,)]
     return []
+
+
+OBJECTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "[]"}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "b"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "logit_bias": {},
+        "metadata": {},
+        "reasoning": {},
+        "chat_template_kwargs": {},
+    },
+    "/v1/messages": {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {}}],
+        "metadata": {},
+        "max_tokens": 5,
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": {}},
+            {"type": "function_call_output", "call_id": "a", "output": "b"},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": {}}],
+        "metadata": {},
+        "text": {},
+        "reasoning": {},
+        "client_metadata": {},
+    },
+}
+"""Bodies with empty objects."""
+
+
+@pytest.mark.parametrize("path", OBJECTS)
+@trio_test
+async def test_an_empty_list_is_an_empty_object_where_one_stands(
+    path: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """PHP writes both alike. The prompt is the same."""
+    text = json.dumps(OBJECTS[path])
+    scheduler = make_scheduler(Playback("ok"), answer_format=form("json_tools"))
+    async with running(scheduler), client_of(scheduler) as client:
+        answers = [await client.post(path, content=one) for one in (text, text.replace("{}", "[]"))]
+    usages = [answer.json()["usage"] for answer in answers]
+    assert usages[0].get("prompt_tokens", usages[0].get("input_tokens")) is not None
+    assert usages[0] == usages[1]

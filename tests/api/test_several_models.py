@@ -20,7 +20,7 @@ from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
-from tests.api.client import MODEL, app_of, chat, comments
+from tests.api.client import ASKS_PROGRESS, MODEL, app_of, chat, comments
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler
 
@@ -118,7 +118,7 @@ async def test_a_stream_says_what_it_waits_for(autojump_clock: MockClock, path: 
     async with farm() as client:
         body: dict[str, Any] = {"model": "titles", "stream": True}
         body |= {"input": "hello", "max_output_tokens": 8} if path.endswith("responses") else chat()
-        answer = await client.post(path, json=body)
+        answer = await client.post(path, json=body, headers=ASKS_PROGRESS)
         assert "queued 0, waits for: titles to be loaded" in comments(answer.text)
         assert answer.text.count("data: ") > 2
 

@@ -10,9 +10,9 @@ def named_events(body: str) -> list[dict[str, Any]]:
     """Return the data of each event, whose name its type repeats. Comments are omitted."""
     found: list[dict[str, Any]] = []
     for block in body.split("\n\n"):
-        if not block or block.startswith(":"):
+        if not (lines := [line for line in block.split("\n") if not line.startswith(":")]) or not block:
             continue
-        name, data = block.split("\n")
+        name, data = lines
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         found.append(event)
@@ -85,7 +85,7 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
             assert event["item_id"] == items[-1]["id"]
         if name.endswith(".delta"):
             text += event["delta"]
-        elif name in ("output_text.done", "reasoning_text.done"):
+        elif name in ("output_text.done", "reasoning_text.done", "reasoning_summary_text.done"):
             assert event["text"] == text
         elif name == "function_call_arguments.done":
             assert event["arguments"] == text
@@ -96,7 +96,10 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
             items[-1] = event["item"]
             is_open = False
         else:
-            assert name in ("content_part.added", "content_part.done")
+            assert name.removeprefix("reasoning_summary_").removeprefix("content_") in (
+                "part.added",
+                "part.done",
+            )
     assert not is_open
     assert response["output"] == items
     return response

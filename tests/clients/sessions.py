@@ -29,6 +29,7 @@ from scheduler.structure import Pattern
 from tests.api import client
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.grammar_library import library_of
 from tests.fakes.playback import PlaybackBackend
 from tests.fakes.played_server import Asked, PlayedServer, playing
 from tests.fakes.scheduling import FOLDER
@@ -174,7 +175,7 @@ def _vocabulary() -> Any:
     preparation = Preparation(ByteTokenizer(HERMES), FOLDER)
     chat = ChatPrompt(({"role": "user", "content": "x"},))
     preparation.prepare(GenerationRequest("x", chat, structure=Pattern("x", "pattern")))
-    return preparation._grammars._vocabulary
+    return library_of(preparation)
 
 
 def allowed(grammar: str, text: str) -> bool:

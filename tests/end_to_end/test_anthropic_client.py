@@ -80,7 +80,7 @@ def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, random_w
 
 def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
     """The client raises its own exception for each status; also for the server's own."""
-    with pytest.raises(anthropic.NotFoundError, match="'claude-9' is not served here"):
+    with pytest.raises(anthropic.NotFoundError, match="'claude-9' does not exist here"):
         client.messages.create(model="claude-9", max_tokens=5, messages=[ASK])
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
         client.messages.create(model="random", max_tokens=5, messages=[ASK], extra_body={"temperature": 1.5})

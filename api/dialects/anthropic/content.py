@@ -18,7 +18,8 @@ from pydantic import (
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
+from api.bodies.unsupported import CITED
 from api.dialects.foreign import line, name_unread, readable, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
@@ -168,17 +169,15 @@ class BlocksSource(Body):
     ]
 
 
-_NO_CITATIONS = Refused("the server generates no citations", neutral=({"enabled": False}, {}, [], ""))
-
-
 class Document(_Block, MediaPart):
+    unsupported = CITED
+
     type: Literal["document"]
     source: Annotated[
         Base64Source | UrlSource | FileSource | TextSource | BlocksSource, Discriminator("type")
     ]
     title: str | None = None
     context: str | None = None
-    citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
 
     @property
     def as_text(self) -> str:
@@ -196,6 +195,8 @@ class Document(_Block, MediaPart):
 class SearchResult(_Block):
     """What a client's own search found: text."""
 
+    unsupported = CITED
+
     type: Literal["search_result"]
     source: str = ""
     title: str = ""
@@ -204,7 +205,6 @@ class SearchResult(_Block):
         WrapValidator(_readable),
         BeforeValidator(as_blocks, json_schema_input_type=str | list[Text]),
     ] = Field(default_factory=list)
-    citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
 
     @property
     def as_text(self) -> str:

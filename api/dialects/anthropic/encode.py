@@ -17,7 +17,6 @@ from scheduler.events import (
     FinishReason,
     MalformedCall,
     Progress,
-    Queued,
     TextDelta,
     ToolCallStarted,
     Usage,
@@ -168,8 +167,7 @@ class MessageEncoder:
                 assert_never(block)
 
     def progress(self, progress: Progress) -> bytes:
-        waits = isinstance(progress, Queued) and progress.waits_for
-        return (sse.progress(progress) if waits else b"") + _PING
+        return _PING
 
     def finish(self, usage: Usage) -> bytes:
         assert self._finished is not None, "the choice ends before the answer"

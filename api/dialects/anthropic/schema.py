@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import Listed, Partly, Refused, WithoutEffect
+from api.bodies.fields import Listed, Partly, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
 from api.dialects.anthropic.tool_changes import changed_tools
-from api.dialects.anthropic.tools import CustomTool, without_hosted
+from api.dialects.anthropic.tools import CustomTool, as_offered
+from api.dialects.foreign import name_unread
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
@@ -41,15 +42,12 @@ class ToolChoice(Body):
         return self
 
 
-class ClearThinking(Body):
-    type: Literal["clear_thinking_20251015"]
-    keep: Literal["all"]
-
-
-class ContextManagement(Body):
-    """Accepted with edits that remove nothing, which Claude Code sends."""
-
-    edits: Annotated[list[ClearThinking], Field(max_length=16, fail_fast=True)]
+def _name_edits(value: Any) -> None:
+    """Name the edits of the context that are not made: those that remove something."""
+    edits = value.get("edits") if isinstance(value, dict) else None
+    for edit in edits if isinstance(edits, list) else ():
+        if isinstance(edit, dict) and edit.get("keep") != "all":
+            name_unread(edit, edit.get("type"), known=True)
 
 
 class CountTokensRequest(ThinkingFields, StructuredFields):
@@ -64,16 +62,12 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     ] = None
     tools: Annotated[
         Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
-        BeforeValidator(without_hosted),
+        BeforeValidator(as_offered),
     ] = None
     tool_choice: ToolChoice | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
-        ContextManagement | None, WithoutEffect("accepts only edits that remove nothing")
-    ] = None
-    speed: Annotated[str | None, Refused("the server has one speed", neutral=("standard",))] = None
-    mcp_servers: Annotated[
-        Listed[Any] | None, Refused("the server connects to no MCP servers", neutral=([],))
+        Any, WithoutEffect("edits that remove something are named, and not made")
     ] = None
 
     @model_validator(mode="before")
@@ -81,6 +75,7 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     def _with_changed_tools(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        _name_edits(value.get("context_management"))
         tools = value.get("tools")
         changed = changed_tools(tools, value.get("messages"))
         return value if changed is tools else {**value, "tools": changed}
@@ -114,8 +109,6 @@ class MessagesRequest(BoundFields, CountTokensRequest):
     service_tier: Annotated[
         Literal["auto", "standard_only"] | None, WithoutEffect("one engine has one service tier")
     ] = None
-    container: Annotated[Any, Refused("the server runs no code")] = None
-    inference_geo: Annotated[Any, Refused("the server has one location")] = None
     diagnostics: Annotated[Any, WithoutEffect("the usage reports cached tokens")] = None
     user_profile_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     workspace_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None

@@ -7,20 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, WithoutEffect
+from api.dialects.anthropic.client_tools import as_custom
 from api.dialects.anthropic.content import CACHE, CacheControl
 from api.dialects.foreign import name_unread
 from api.dialects.openai.tools import STRICT
 
 
 class CustomTool(Body):
-    """A tool that the client runs. Anthropic's own tools have other types: those that its server would run
-    are left out of the prompt, and named; those that the client would run are refused by type."""
+    """A tool that the client runs."""
 
-    type: Annotated[
-        Literal["custom"] | None,
-        Refused("only tools that the client runs are supported", neutral=("custom",)),
-    ] = None
+    type: Literal["custom"] | None = None
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     input_schema: JsonObject
@@ -34,11 +31,9 @@ class CustomTool(Body):
         WithoutEffect("the server has no tool search: every tool is offered at once"),
     ] = None
     input_examples: Annotated[
-        Listed[Any] | None, Refused("chat templates have no field for them: put them into the description")
+        Any, WithoutEffect("chat templates have no field for them", named_unless=([],))
     ] = None
-    allowed_callers: Annotated[
-        Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
-    ] = None
+    allowed_callers: Annotated[Any, WithoutEffect("only the model calls tools")] = None
 
 
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
@@ -49,14 +44,23 @@ def is_hosted(tool: dict[str, Any]) -> bool:
     return isinstance(kind, str) and kind.startswith(_HOSTED)
 
 
-def without_hosted(tools: Any) -> Any:
-    """Leave out what only Anthropic's server runs: the offer does not require its use."""
+def as_offered(tools: Any) -> Any:
+    """Offer typed tools that a client runs as custom ones. Leave out what only Anthropic's server runs, or
+    only its code calls, and what is not known: the offer does not require its use."""
     if not isinstance(tools, list):
         return tools
     kept = []
     for tool in tools:
-        if isinstance(tool, dict) and is_hosted(tool):
-            name_unread(tool, tool["type"], known=True)
-        else:
+        if not isinstance(tool, dict):
             kept.append(tool)
+            continue
+        kind, callers = tool.get("type"), tool.get("allowed_callers")
+        if isinstance(callers, list) and callers and "direct" not in callers:
+            name_unread(tool, ",".join(map(str, callers)), "allowed_callers", known=True)
+        elif kind in (None, "custom"):
+            kept.append(tool)
+        elif (custom := as_custom(tool)) is not None:
+            kept.append(custom)
+        else:
+            name_unread(tool, kind, known=is_hosted(tool))
     return kept

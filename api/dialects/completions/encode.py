@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -134,6 +135,7 @@ class CompletionEncoder:
         self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._echoes = dict(enumerate(echoes))
+        self._ended: set[int] = set()
         self._include_usage = include_usage
 
     def meter(self, usage: Usage) -> None:
@@ -147,6 +149,7 @@ class CompletionEncoder:
             case TextDelta(text=text, logprobs=logprobs):
                 return self._chunk(choice, self._echoes.pop(choice, "") + text, None, logprobs)
             case Finished():
+                self._ended.add(choice)
                 return self._chunk(choice, self._echoes.pop(choice, ""), event)
             case _:
                 raise AssertionError(f"{event!r} in the answer to a text")
@@ -163,7 +166,8 @@ class CompletionEncoder:
         return self._head + entry + b',"logprobs":' + encoded + rest + self._tail
 
     def progress(self, progress: Progress) -> bytes:
-        return sse.progress(progress)
+        """Return a chunk without text, of a choice that goes on: some readers end at a comment."""
+        return self._chunk(next(number for number in count() if number not in self._ended), "", None)
 
     def finish(self, usage: Usage) -> bytes:
         """Return the usage, if requested, and the end mark."""

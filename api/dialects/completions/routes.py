@@ -42,7 +42,7 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
         echoes = await _echoes(served.scheduler, body, caller.tenant)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
-            answer = await whole_answer(served.scheduler, *requests, lowered_by=_LOWERED_BY)
+            answer = await whole_answer(served.scheduler, *requests, lowered_by=_LOWERED_BY, scope=http.scope)
             return work.response(
                 completion_object(
                     public_id,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
 
-from api.bodies.fields import Partly, Refused, WithoutEffect, unsupported
+from api.bodies.fields import Partly, WithoutEffect, unsupported
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.schema import CompletionFields
 from api.dialects.openai.thinking import MAX_THINKING_TOKENS
@@ -63,15 +63,12 @@ class CompletionRequest(CompletionFields):
         default=None, ge=0, le=MAX_LOGPROBS
     )
 
-    suffix: Annotated[str | None, Refused("the server does not fill in between two texts")] = None
-    best_of: Annotated[int | None, Refused("use n: the server returns every answer that it generates")] = None
     # vLLM's: what the tokenizer puts before a text, BOS for example.
     add_special_tokens: StrictBool = True
     thinking_token_budget: Annotated[
         Annotated[int, Field(ge=-1, le=MAX_THINKING_TOKENS)] | None,
         WithoutEffect("a completion has no reasoning section"),
     ] = None
-    prompt_embeds: Annotated[Any, Refused("send text or token ids")] = None
 
     @field_validator("logprobs")
     @classmethod

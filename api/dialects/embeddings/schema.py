@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, StrictBool, field_validator
+from pydantic import Field, PlainValidator, field_validator
 
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
-from api.bodies.fields import Refused, WithoutEffect
+from api.bodies.fields import WithoutEffect
+from api.bodies.unsupported import EMBEDDINGS
 from api.dialects.completions.schema import PromptItem, prompt_items
 from scheduler.request import PRIORITIES
 
@@ -27,6 +28,8 @@ def _inputs(value: Any) -> list[PromptItem]:
 class EmbeddingRequest(Body):
     """`POST /v1/embeddings`."""
 
+    unsupported = EMBEDDINGS
+
     model: str | None = None
     input: Annotated[
         list[PromptItem],
@@ -38,10 +41,6 @@ class EmbeddingRequest(Body):
 
     # vLLM's names; -1 is the model's context.
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=2**31 - 1)
-    add_special_tokens: Annotated[
-        StrictBool, Refused("a text gets what the model's tokenizer puts around it", neutral=(True,))
-    ] = True
-    messages: Annotated[Any, Refused("send texts or token ids as input")] = None
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: Annotated[str | None, WithoutEffect("embedders keep no prefixes")] = None
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)

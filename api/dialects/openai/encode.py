@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any, assert_never
 
 import msgspec
@@ -118,6 +119,7 @@ def completion_object(
     logprobs: bool = False,
     prompt_logprobs: int | None = None,
     custom_names: Collection[str] = (),
+    shows_reasoning: bool = True,
 ) -> dict[str, Any]:
     """Return the whole answer to a request that does not stream. `prompt_logprobs`: the number of
     alternatives, if any were asked for; `custom_names`: the tools that are called with one text."""
@@ -132,7 +134,7 @@ def completion_object(
         "choices": [
             {
                 "index": index,
-                "message": _message(choice, custom_names),
+                "message": _message(choice, custom_names, shows_reasoning),
                 "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
                 **marked(choice.end),
@@ -144,10 +146,10 @@ def completion_object(
     }
 
 
-def _message(choice: WholeChoice, custom_names: Collection[str]) -> dict[str, Any]:
+def _message(choice: WholeChoice, custom_names: Collection[str], shows_reasoning: bool) -> dict[str, Any]:
     calls = [_call(call, call.name in custom_names) for call in choice.tool_calls]
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
-    if choice.reasoning:
+    if shows_reasoning and choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if calls:
         # As in OpenAI's API: a message with only tool calls has no content.
@@ -173,8 +175,11 @@ class ChunkEncoder:
         model: str,
         include_usage: bool,
         custom_names: Collection[str] = (),
+        *,
+        shows_reasoning: bool = True,
     ) -> None:
         self._custom_names = custom_names
+        self._shows_reasoning = shows_reasoning
         self._texts: dict[int, tuple[int, InputText]] = {}
         """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
         self._head = (
@@ -189,6 +194,7 @@ class ChunkEncoder:
         self._end_with(b',"usage":null}\n\n' if include_usage else b"}\n\n")
         self._include_usage = include_usage
         self._started: set[int] = set()
+        self._ended: set[int] = set()
 
     def _end_with(self, tail: bytes) -> None:
         self._delta_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
@@ -215,6 +221,8 @@ class ChunkEncoder:
             case TextDelta(text=text, logprobs=logprobs):
                 return self._text_with_logprobs(choice, text, logprobs)
             case ReasoningDelta(text=text):
+                if not self._shows_reasoning:
+                    return b""
                 return self._delta(choice, b'"reasoning_content":' + _json.encode(text))
             case ToolCallStarted(index=index, call_id=call_id, name=name):
                 over = self._custom_over(choice)
@@ -232,6 +240,7 @@ class ChunkEncoder:
                     return self._encode(choice, TextDelta(text))
                 return self._called_with(choice, index, rest) if rest else b""
             case Finished(reason=reason):
+                self._ended.add(choice)
                 over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
                 mark = b"," + _json.encode(marks)[1:-1] if (marks := marked(event)) else b""
@@ -280,4 +289,6 @@ class ChunkEncoder:
         return sse.data(_json.encode(error.openai_body())) + sse.DONE
 
     def progress(self, progress: Progress) -> bytes:
-        return sse.progress(progress)
+        """Return a chunk without text, of a choice that goes on: some readers end at a comment."""
+        choice = next(number for number in count() if number not in self._ended)
+        return self._delta(choice, b'"content":""')

@@ -243,7 +243,7 @@ def json_of(value: Any) -> str:
 
 def read_json(value: Any) -> Any:
     """Parse a call's arguments: clients send JSON text, and chat templates take the object."""
-    if value is None or isinstance(value, dict):
+    if value is None or value == [] or isinstance(value, dict):
         return value or {}
     if not isinstance(value, str):
         return not_json(json_of(value))
@@ -252,12 +252,14 @@ def read_json(value: Any) -> Any:
     try:
         json_text.check_bounds(value.encode(errors="replace"))
         read = _loaded(value)
+    except json_text.TooMuch:
+        raise
     except (ValueError, RecursionError):
         return not_json(value)
     if isinstance(read, str):
         # Vercel's AI SDK encodes arguments that are not JSON as a JSON string.
         return not_json(read)
-    return read if isinstance(read, dict) else not_json(value)
+    return {} if read == [] else read if isinstance(read, dict) else not_json(value)
 
 
 NAMELESS = "unknown"

@@ -1,5 +1,4 @@
-"""The accepted bodies of the OpenAI API. Unsupported fields are refused by name; a field whose neutral value
-has no effect is accepted with that value only."""
+"""The accepted bodies of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_v
 
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
-from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
+from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.bodies.sampling_values import RepetitionPenalty, SamplingFields
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
@@ -34,7 +33,7 @@ _BOOKKEEPING = "used only for the provider's own accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
 _WHOLE_CONTEXT = "the penalty always counts the whole context"
 _CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
-_NO_SAMPLER = "the server has no such sampler"
+NO_PADDING = "the server does not pad stream events"
 _PREDICTION = Partly(
     "it saves time and changes no token; it is cut"
     f" after {MAX_PREDICTION_TOKENS:,} tokens or {MAX_PREDICTION_CHARACTERS:,} characters"
@@ -44,9 +43,7 @@ MAX_SALT_CHARACTERS = 256
 
 class StreamOptions(Body):
     include_usage: StrictBool = False
-    include_obfuscation: Annotated[
-        StrictBool, Refused("the server does not pad stream events", neutral=(False,))
-    ] = False
+    include_obfuscation: Annotated[StrictBool, WithoutEffect(NO_PADDING)] = False
     # vLLM's: with `include_usage`, the usage so far on every chunk.
     continuous_usage_stats: StrictBool = False
 
@@ -95,54 +92,16 @@ class DecodingFields(SpelledFields, SamplingFields):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
-    skip_special_tokens: Annotated[
-        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
-    ] = True
-    spaces_between_special_tokens: Annotated[
-        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
-    ] = True
-    return_token_ids: Annotated[
-        StrictBool | None, Refused("the server returns text only", neutral=(False,))
-    ] = None
-    return_tokens_as_token_ids: Annotated[
-        StrictBool | None, Refused("log-probabilities name tokens by text and bytes", neutral=(False,))
-    ] = None
-    use_beam_search: Annotated[
-        StrictBool | None, Refused("the server has no beam search", neutral=(False,))
-    ] = None
-    length_penalty: Annotated[float | None, Refused("the server has no beam search", neutral=(1, 1.0))] = None
-    bad_words: Annotated[Listed[str] | None, Refused("use logit_bias to exclude tokens", neutral=([],))] = (
-        None
-    )
-    allowed_token_ids: Annotated[Listed[int] | None, Refused("use a grammar to restrict the answer")] = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
-    ] = None
-    logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
-    custom_logit_processor: Annotated[Any, Refused("the server runs no code from requests")] = None
-    structural_tag: Annotated[Any, Refused("use tools with strict: true")] = None
     # mlx_lm.server's fields. Without the first, the penalty counts the whole context, as in vLLM.
     repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
     presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
     frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
-    xtc_probability: Annotated[float | None, Refused("XTC sampling is not implemented", neutral=(0, 0.0))] = (
-        None
-    )
-    adapters: Annotated[str | None, Refused("name the adapter in model, as model:adapter")] = None
     # llama.cpp's, Ollama's and LM Studio's.
     repeat_penalty: RepetitionPenalty | None = None
     repeat_last_n: Annotated[int | None, Partly("more than 0, or -1 for the whole context")] = Field(
         default=None, ge=-1, le=2**31 - 1
     )
-    typical_p: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(1, 1.0))] = None
-    tfs_z: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(1, 1.0))] = None
-    top_a: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
-    top_n_sigma: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(-1, -1.0))] = None
-    mirostat: Annotated[int | None, Refused(_NO_SAMPLER, neutral=(0,))] = None
-    dynatemp_range: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
-    dry_multiplier: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
     # SGLang's.
-    stop_regex: Annotated[Any, Refused("use stop, with texts", neutral=([], ""))] = None
     no_stop_trim: StrictBool = False
 
     @field_validator("repeat_last_n")
@@ -208,27 +167,11 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
     add_generation_prompt: StrictBool | None = None
     prediction: Annotated[Prediction | None, _PREDICTION] = None
 
+    # OpenRouter's and vLLM's.
+    include_reasoning: StrictBool = True
     store: Annotated[
-        StrictBool | None, Refused("the server does not store chat completions", neutral=(False,))
+        StrictBool | None, WithoutEffect("the server stores no chat completions", named_unless=(False,))
     ] = None
-    modalities: Annotated[Listed[str] | None, Refused("the model writes text only", neutral=(["text"],))] = (
-        None
-    )
-    include_reasoning: Annotated[
-        StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
-    ] = True
-    separate_reasoning: Annotated[
-        StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
-    ] = True
-    echo: Annotated[StrictBool, Refused("the answer never repeats the last message", neutral=(False,))] = (
-        False
-    )
-    add_special_tokens: Annotated[
-        StrictBool, Refused("the chat template adds the special tokens", neutral=(False,))
-    ] = False
-    chat_template: Annotated[Any, Refused("the server uses the model's own chat template")] = None
-    documents: Annotated[Any, Refused("put documents into messages")] = None
-
     metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     service_tier: Annotated[
@@ -238,13 +181,12 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
         str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    moderation: Annotated[Any, Refused("the server does not moderate content")] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=({},))] = None
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
-    web_search_options: Annotated[Any, Refused("the server has no web search")] = None
-    audio: Annotated[Any, Refused("the model writes text only")] = None
-    functions: Annotated[Any, Refused("deprecated: use tools")] = None
-    function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
+
+    @property
+    def shows_reasoning(self) -> bool:
+        return self.include_reasoning and not (self.reasoning and self.reasoning.exclude)
 
     @property
     def custom_names(self) -> frozenset[str]:

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_va
 
 from api.bodies import json_text
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Partly, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Partly, WithoutEffect
+from api.bodies.unsupported import STRUCTURED_OUTPUTS
 from api.dialects.openai.thinking import Effort
 from api.dialects.spellings import CONSTRAINT, SpelledFields
 from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
@@ -137,17 +138,15 @@ class StructuredOutputs(Body):
     """vLLM's constraints: one of the first five fields, or white space for the JSON that `response_format`
     asks for."""
 
+    unsupported = STRUCTURED_OUTPUTS
+
     json_: SchemaOrText | None = Field(default=None, alias="json")
     regex: GrammarText | None = None
     choice: Texts | None = None
     grammar: GrammarText | None = None
     json_object: StrictBool | None = None
     disable_any_whitespace: StrictBool = False
-    disable_additional_properties: Annotated[
-        StrictBool, Refused("set additionalProperties: false in the schema", neutral=(False,))
-    ] = False
     whitespace_pattern: WhiteSpacePattern | None = None
-    structural_tag: Annotated[str | None, Refused("use tools with strict: true")] = None
 
     def white_space(self) -> WhiteSpace | None:
         """Return the white space allowed between the tokens of JSON, or None if the body does not say. Raise

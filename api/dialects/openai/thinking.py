@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, StrictBool, field_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Partly, WithoutEffect
 from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET, SpelledFields
 from api.options.effort_tokens import EffortName
 from scheduler.request import Reasoning
@@ -26,7 +26,7 @@ _TEMPLATES_OWN = frozenset(
 )
 """Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
 transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
-_SUMMARY = WithoutEffect("the server returns reasoning in full, not summarised")
+_SUMMARY = Partly("in Responses, where any value asks for the reasoning itself as its summary")
 
 
 def _named_effort(value: Any) -> Any:
@@ -43,12 +43,9 @@ class ReasoningOptions(Body):
     effort: Effort = None
     enabled: StrictBool | None = None
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_THINKING_TOKENS)
-    exclude: Annotated[
-        StrictBool | None,
-        Refused("the server always returns reasoning, in its own field", neutral=(False,)),
-    ] = None
-    summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
-    generate_summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
+    exclude: StrictBool | None = None
+    summary: Annotated[Any, _SUMMARY] = None
+    generate_summary: Annotated[Any, _SUMMARY] = None
     context: Annotated[
         Literal["auto", "current_turn", "all_turns"] | None,
         WithoutEffect("the chat template decides what reasoning it keeps"),

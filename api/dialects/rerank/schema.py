@@ -10,13 +10,13 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
-from api.bodies.fields import Refused, WithoutEffect
+from api.bodies.fields import WithoutEffect
+from api.bodies.unsupported import RERANK
 from scheduler.request import PRIORITIES
 
 MAX_DOCUMENTS = 2048
 MAX_QUERY_CHARACTERS = 1 << 15
 """Bound on the query, of which each document's prompt has a copy while it waits and runs."""
-_WHOLE = "a document that is cut may lose what it is asked for: send shorter ones"
 
 
 class Document(Body):
@@ -33,6 +33,8 @@ DocumentItem = Annotated[Document, BeforeValidator(_as_object, json_schema_input
 class RerankRequest(Body):
     """`POST /v1/rerank`."""
 
+    unsupported = RERANK
+
     model: str | None = None
     query: str = Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)
     documents: Annotated[list[DocumentItem], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
@@ -42,10 +44,5 @@ class RerankRequest(Body):
     instruction: str | None = Field(default=None, max_length=MAX_QUERY_CHARACTERS)
     user: Annotated[str | None, WithoutEffect("used only for the provider's own accounting")] = None
 
-    max_tokens_per_doc: Annotated[int | None, Refused(_WHOLE)] = None
-    max_chunks_per_doc: Annotated[int | None, Refused(_WHOLE)] = None
-    truncate_prompt_tokens: Annotated[int | None, Refused(_WHOLE)] = None
-    truncation: Annotated[StrictBool | None, Refused(_WHOLE, neutral=(False,))] = None
-    rank_fields: Annotated[Any, Refused("a document is one text: join its fields")] = None
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)

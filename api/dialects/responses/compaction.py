@@ -1,7 +1,7 @@
 """Compaction: a summary that stands for a conversation, written by the served model.
 
 OpenAI's server returns it encrypted. Here it is the text behind a mark in the same member, so that it needs
-no store: a server like this one that gets the item back reads it (`items.summary_in`).
+no store: a server like this one that gets the item back reads it (`items.sealed_text`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from api.answers.event_stream import Frame
-from api.answers.sse import comment
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
 from api.dialects.responses.encode import Remember, ResponseEncoder
 from api.dialects.responses.envelope import Envelope, status_of
@@ -27,7 +26,6 @@ _ASK = (
 ASKED: Message = {"role": "user", "content": _ASK}
 """The last message. Everything before it is what the conversation's next request would begin with, tools
 included, so that its prefix is cached."""
-_PIECES_A_COMMENT = 64
 _KEPT_ROLES = ("user", "system", "developer")
 
 
@@ -66,20 +64,18 @@ def compacted(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class CompactionEncoder(ResponseEncoder):
-    """Streams a response that is one compaction item. Comments tell that the model writes."""
+    """Streams a response that is one compaction item."""
 
     def __init__(self, envelope: Envelope, remember: Remember) -> None:
         super().__init__(envelope, remember)
         self._choice = WholeChoice()
-        self._pieces = 0
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if isinstance(event, Finished):
             self._end = event
             return b""
         self._choice.add(event)
-        self._pieces += 1
-        return comment("compacting") if self._pieces % _PIECES_A_COMMENT == 0 else b""
+        return b""
 
     def finish(self, usage: Usage) -> Frame:
         assert self._end is not None, "the choice ends before the answer"

@@ -67,7 +67,7 @@ def input_messages(items: Iterable[InputItem], find: Find) -> Iterator[TemplateM
         item = find(sent.id) if isinstance(sent, ItemReference) else sent
         match item:
             case ReasoningItem():
-                turn.think(joined_text(item.content))
+                turn.think(item.text)
             case Call(call_id=call_id, outcome=outcome):
                 turn.call(call_id or "", item.offered_name, item.arguments)
                 if outcome is not None:

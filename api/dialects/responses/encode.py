@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, assert_never
+from typing import Any, TypeGuard, assert_never
 
 import msgspec
 
@@ -16,7 +16,7 @@ from api.answers.input_text import InputText, input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import json_pieces, json_text
 from api.dialects.openai.encode import logprobs_list, marked
-from api.dialects.responses.envelope import Envelope, ItemStatus, Status, named, part, status_of
+from api.dialects.responses.envelope import Envelope, ItemStatus, Status, named, part, status_of, summary_part
 from api.dialects.responses.tools import CallKind
 from scheduler.errors import SchedulerError
 from scheduler.events import (
@@ -100,8 +100,14 @@ class ResponseEncoder:
             self._call_kind = self._envelope.called(block.name).kind
             self._input = InputText() if self._call_kind == "custom" else None
             return added
+        if self._is_summary(block):
+            data = {**self._place(index, block), "part": summary_part(block)}
+            return added + self._event("response.reasoning_summary_part.added", data)
         fields = {**self._place(index, block), "part": part(block)}
         return added + self._event("response.content_part.added", fields)
+
+    def _is_summary(self, block: Block) -> TypeGuard[ReasoningBlock]:
+        return isinstance(block, ReasoningBlock) and self._envelope.echo.summarizes
 
     def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         """Frame a delta from a template, because there is one for each piece."""
@@ -112,6 +118,8 @@ class ResponseEncoder:
                     self._logprobs.append(encoded)
                 name = b"response.output_text.delta"
                 rest = b',"content_index":0,"logprobs":[' + encoded + b'],"delta":'
+            case ReasoningBlock() if self._is_summary(block):
+                name, rest = b"response.reasoning_summary_text.delta", b',"summary_index":0,"delta":'
             case ReasoningBlock():
                 name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
             case ToolCallBlock():
@@ -143,6 +151,10 @@ class ResponseEncoder:
                 data = {**place, "text": text, "logprobs": logprobs}
                 done = self._event("response.output_text.done", data)
                 done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
+            case ReasoningBlock(text=text) if self._is_summary(block):
+                done = self._event("response.reasoning_summary_text.done", {**place, "text": text})
+                data = {**place, "part": summary_part(block)}
+                done += self._event("response.reasoning_summary_part.done", data)
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
@@ -170,11 +182,13 @@ class ResponseEncoder:
 
     def _place(self, index: int, block: Block) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": self._envelope.item_id(index, block), "output_index": index}
-        return place if isinstance(block, ToolCallBlock) else {**place, "content_index": 0}
+        if isinstance(block, ToolCallBlock):
+            return place
+        return {**place, "summary_index" if self._is_summary(block) else "content_index": 0}
 
     def progress(self, progress: Progress) -> bytes:
         self._begun = not isinstance(progress, Queued)
-        return sse.progress(progress)
+        return sse.COMMENT
 
     def finish(self, usage: Usage) -> Frame:
         assert self._end is not None, "the choice ends before the answer"

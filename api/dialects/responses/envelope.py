@@ -20,6 +20,7 @@ from api.bodies.json_pieces import JsonList
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool
+from api.dialects.responses.items import sealed
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.tools import Called, CallKind, action, given, sent
 from scheduler.events import FinishReason, Usage
@@ -40,6 +41,9 @@ class Echo:
     """JSON text by the name of its field."""
     called: Mapping[str, Called]
     """How the client knows each tool, by the model's name of it."""
+    shows_reasoning: bool = False
+    summarizes: bool = False
+    """Whether reasoning is given as its own summary."""
 
     @property
     def bytes(self) -> int:
@@ -56,7 +60,10 @@ class Echo:
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
+            "reasoning": {
+                "effort": None if reasoning is None else reasoning.effort,
+                "summary": None if reasoning is None else reasoning.summary,
+            },
             "store": body.remembers,
             "temperature": sampling.temperature,
             "text": {"format": _text_format(body)},
@@ -68,7 +75,8 @@ class Echo:
         }
         if body.conversation is not None:
             fields["conversation"] = {"id": body.conversation.id}
-        return cls({name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}, called)
+        encoded = {name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}
+        return cls(encoded, called, body.shows_reasoning, body.summarizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +127,11 @@ class Envelope:
                 message = {"role": "assistant", "status": status, "content": content}
                 return {"id": item_id, "type": "message", **message}
             case ReasoningBlock():
-                content = [part(block)] if over else []
-                thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
-                return {"id": item_id, "type": "reasoning", **thought}
+                summary = [summary_part(block)] if over and self.echo.summarizes else []
+                content = [part(block)] if over and self.echo.shows_reasoning else []
+                thought = {"summary": summary, "content": content, "status": status}
+                own = sealed(block.text) if over else None
+                return {"id": item_id, "type": "reasoning", **thought, "encrypted_content": own}
             case ToolCallBlock():
                 return {"id": item_id, **self._call(block), "status": status}
             case _:
@@ -211,6 +221,10 @@ def part(block: TextBlock | ReasoningBlock, logprobs: LogprobsJson | None = None
             "logprobs": logprobs_list(block.logprobs) if logprobs is None else logprobs,
         }
     return {"type": "reasoning_text", "text": block.text}
+
+
+def summary_part(block: ReasoningBlock) -> dict[str, Any]:
+    return {"type": "summary_text", "text": block.text}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

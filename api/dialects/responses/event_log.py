@@ -29,8 +29,6 @@ class EventLog:
         """Where each event begins."""
         self._begun: list[bytes] = []
         """The parts of an event that is not complete."""
-        self._comments = 0
-        self._comment = b""
         self._readers = trio.lowlevel.ParkingLot()
         self.bytes = 0
         self.is_over = False
@@ -55,13 +53,9 @@ class EventLog:
         self._readers.unpark_all()
 
     def _add_block(self, parts: list[bytes]) -> None:
-        if parts[0].startswith(b":"):
-            self._comments += 1
-            self._comment = b"".join(parts)
-        else:
-            self._starts.append(len(self._parts))
-            self._parts += parts
-            self.bytes += sum(len(part) + _PART_BYTES for part in parts)
+        self._starts.append(len(self._parts))
+        self._parts += parts
+        self.bytes += sum(len(part) + _PART_BYTES for part in parts)
 
     def close(self) -> None:
         self.is_over = True
@@ -83,26 +77,25 @@ class EventLog:
             end += 1
         return b"".join(self._parts[place:end]), end
 
-    async def news(self) -> bytes:
-        """Wait for the next events or the end, or return a comment that came before."""
-        comments = self._comments
+    async def news(self) -> None:
+        """Wait for the next events or the end."""
         await self._readers.park()
-        return self._comment if self._comments > comments else b""
 
 
 class LoggedStream(Response):
     """Sends a log's events to one client. If that leaves, the response goes on."""
 
-    def __init__(self, log: EventLog, after: int = -1) -> None:
+    def __init__(self, log: EventLog, keep_alive_seconds: float, after: int = -1) -> None:
         """`after`: the sequence number of the last event that the client has."""
         super().__init__(headers=sse.HEADERS)
         del self.headers["content-length"]
         self._log = log
+        self._keep_alive_seconds = keep_alive_seconds
         self._next = after + 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        log, comment = self._log, b""
+        log = self._log
         place: int | None = None
         while True:
             place = log.place_of(self._next) if place is None else place
@@ -111,16 +104,18 @@ class LoggedStream(Response):
                 await send({"type": "http.response.body", "body": _lost(number)})
                 return
             text, place = (b"", None) if place is None else log.read(place)
-            if text or comment:
-                await send({"type": "http.response.body", "body": text or comment, "more_body": True})
-                comment = b""
+            if text:
+                await send({"type": "http.response.body", "body": text, "more_body": True})
                 # Without a checkpoint, this loop might never let another task run.
                 await trio.lowlevel.checkpoint()
             elif log.is_over:
                 await send({"type": "http.response.body", "body": b""})
                 return
             else:
-                comment = await log.news()
+                with trio.move_on_after(self._keep_alive_seconds) as silence:
+                    await log.news()
+                if silence.cancelled_caught:
+                    await send({"type": "http.response.body", "body": sse.COMMENT, "more_body": True})
 
 
 def _lost(number: int) -> bytes:

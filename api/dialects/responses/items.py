@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.dialects.foreign import line, name_unread, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
@@ -287,24 +287,29 @@ class Compaction(Body):
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        if summary_in(content := value.get("encrypted_content")) is None:
+        if sealed_text(content := value.get("encrypted_content")) is None:
             name_unread(value, value.get("type"), known=True)
         return {"encrypted_content": content}
 
     @property
     def summary(self) -> str:
-        return summary_in(self.encrypted_content) or ""
+        return sealed_text(self.encrypted_content) or ""
 
 
 _OURS = "penstock:"
 
 
+def sealed(text: str) -> str:
+    """Return what clients send back as it is, and show to nobody."""
+    return _OURS + text
+
+
 def compaction_item(item_id: str, summary: str) -> dict[str, str]:
-    return {"id": item_id, "type": "compaction", "encrypted_content": _OURS + summary}
+    return {"id": item_id, "type": "compaction", "encrypted_content": sealed(summary)}
 
 
-def summary_in(content: Any) -> str | None:
-    """Return the summary in a compaction item that a server like this one made."""
+def sealed_text(content: Any) -> str | None:
+    """Return the text in `encrypted_content` that a server like this one made."""
     return content.removeprefix(_OURS) if isinstance(content, str) and content.startswith(_OURS) else None
 
 
@@ -317,10 +322,15 @@ class CompactionTrigger(Body):
 class ReasoningItem(Body):
     type: Any = None
     id: _OWN_ID = None
-    summary: Annotated[Any, WithoutEffect("the reasoning itself is in `content`")] = None
+    summary: Annotated[Any, WithoutEffect("the reasoning itself is in the other two")] = None
     content: _Parts | None = None
-    encrypted_content: Annotated[Any, WithoutEffect("only the provider that encrypted it can read it")] = None
+    encrypted_content: Annotated[Any, Partly("another provider's is not read")] = None
     status: _Status = None
+
+    @property
+    def text(self) -> str:
+        own = sealed_text(self.encrypted_content)
+        return joined_text(self.content) if own is None else own
 
 
 class ItemReference(Body):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -56,7 +57,7 @@ def responses_routes(
     stored = StoredResponses(store, ids)
     _add_creation(router, models, keep_alive_seconds, stored, running)
     _add_uses(router, models, stored)
-    _add_stored(router, stored, running)
+    _add_stored(router, keep_alive_seconds, stored, running)
     add_conversations(router, stored)
     return router
 
@@ -180,9 +181,9 @@ def _add_creation(
             encode = compaction.CompactionEncoder if asked.compacts else ResponseEncoder
             encoder = encode(envelope, remember)
             log = EventLog() if in_background and body.stream else None
-            stream = StoppableStream(
-                served.scheduler, request, encoder, keep_alive_seconds, running, hold, log
-            )
+            # A log is kept alive for each of its readers.
+            seconds = math.inf if in_background else keep_alive_seconds
+            stream = StoppableStream(served.scheduler, request, encoder, seconds, running, hold, log)
             if not in_background:
                 return stream
             if not stored.store.keeps:
@@ -191,7 +192,7 @@ def _add_creation(
             keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
             await running.begin(stream, keep)
             if log is not None:
-                return LoggedStream(log)
+                return LoggedStream(log, keep_alive_seconds)
             return work.response(encoder.so_far(), repeats=repeats)
         with hold():
             answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
@@ -244,7 +245,7 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         served = models.check(body.model)
         asked, work = await _asked(body, caller, work, served, stored)
         request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
-        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
+        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
         (choice,) = answer.choices
         item = compaction.item_of(request.public_id, whole_blocks(choice))
 
@@ -261,7 +262,9 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         return Response(await work(text), media_type="application/json")
 
 
-def _add_stored(router: APIRouter, stored: StoredResponses, running: RunningResponses) -> None:
+def _add_stored(
+    router: APIRouter, keep_alive_seconds: float, stored: StoredResponses, running: RunningResponses
+) -> None:
     @router.get("/v1/responses/{response_id}", response_model=None, responses=STREAMED)
     async def retrieve(
         response_id: str,
@@ -281,7 +284,7 @@ def _add_stored(router: APIRouter, stored: StoredResponses, running: RunningResp
             if log is None or log.is_lost:
                 why = "only what `background` and `stream` created is streamed, while its events are kept"
                 raise ApiFailure(_refused(why, "stream"))
-            return LoggedStream(log, starting_after)
+            return LoggedStream(log, keep_alive_seconds, starting_after)
         if now is not None:
             return work.response(now.so_far(), repeats=True)
         return Response(found.body_json, media_type="application/json")

@@ -15,9 +15,10 @@ from pydantic import (
 )
 
 from api.bodies.body import Body
-from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
+from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
+from api.bodies.unsupported import RESPONSES
 from api.dialects.openai.bound import BoundFields
-from api.dialects.openai.schema import DecodingFields
+from api.dialects.openai.schema import NO_PADDING, DecodingFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice
@@ -30,9 +31,7 @@ _BOOKKEEPING = "used only for the provider's own accounting"
 
 
 class StreamOptions(Body):
-    include_obfuscation: Annotated[
-        StrictBool | None, Refused("the server does not pad stream events", neutral=(False,))
-    ] = None
+    include_obfuscation: Annotated[StrictBool | None, WithoutEffect(NO_PADDING)] = None
 
 
 class ConversationReference(Body):
@@ -106,6 +105,7 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
 
     items_field = "input"
     bulk = ("input", "_kept")
+    unsupported = RESPONSES
 
     model: str | None = None
     input: Items = Field(default_factory=list)
@@ -123,10 +123,12 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
     metadata: Metadata | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    prompt_logprobs: Annotated[int | None, Refused("use /v1/completions or /v1/chat/completions")] = None
     include: Annotated[
         Listed[Any] | None,
-        Partly("`message.output_text.logprobs` adds log-probabilities; others have no effect"),
+        Partly(
+            "`message.output_text.logprobs` adds log-probabilities, `reasoning.content` reasoning's text;"
+            " others have no effect"
+        ),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -142,22 +144,20 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
         WithoutEffect("the prefix cache keeps every prefix until it needs the memory"),
     ] = None
     prompt_cache_options: Annotated[
-        Any, WithoutEffect("the prefix cache keeps every prefix until it needs the memory")
+        Any,
+        WithoutEffect("the prefix cache keeps every prefix until it needs the memory", named_unless=({},)),
     ] = None
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
+    max_tool_calls: Annotated[int | None, WithoutEffect("the server runs no tools of its own")] = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        WithoutEffect("a prompt that is too long is refused, and never cut"),
+    ] = None
     image: Annotated[Any, WithoutEffect("the model reads text only")] = None
     background: StrictBool | None = None
     conversation: Annotated[
         ConversationReference | None,
         BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference),
-    ] = None
-    context_management: Annotated[Any, Refused("the server never removes parts of a conversation")] = None
-    max_tool_calls: Annotated[int | None, Refused("the server runs no tools of its own")] = None
-    prompt: Annotated[Any, Refused("the server stores no prompts")] = None
-    moderation: Annotated[Any, Refused("the server does not moderate content")] = None
-    truncation: Annotated[
-        Literal["auto", "disabled"] | None,
-        Refused("the server refuses a prompt that is too long, and never cuts it", neutral=("disabled",)),
     ] = None
 
     @model_validator(mode="after")
@@ -178,6 +178,16 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
         """Return the number of top logprobs for each token, or None. The number alone requests them, too."""
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Return whether items have the reasoning as content, which some clients take for the answer."""
+        return "reasoning.content" in (self.include or ())
+
+    @property
+    def summarizes(self) -> bool:
+        reasoning = self.reasoning
+        return reasoning is not None and bool(reasoning.summary or reasoning.generate_summary)
 
     @property
     def remembers(self) -> bool:

@@ -211,7 +211,7 @@ async def test_limits_of_tenant_and_service_have_their_own_statuses(autojump_clo
         "runs": (200, None, False),
         "hopeless": (503, "deadline_unmeetable", True),
         "waits": (200, None, False),
-        "too many": (429, "tenant_limit", True),
+        "too many": (429, "rate_limit_exceeded", True),
         "long": (200, None, False),
         "waits too long": (503, "queue_timeout", True),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.answers.errors import NO_KEY, WRONG_KEY, ApiError, from_scheduler
+from api.served_models import ServedModels
 from api.version import own_version
+from scheduler.errors import ModelNotFound, QueueFull, SchedulerError, TenantLimit
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, client_of, refused
+from tests.api.client import MODEL, chat, client_of, refused
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import ask, make_scheduler, running
+from tests.scheduler.requests.records import make_record
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # (what is added to a valid body, the parameter named, words in the message)
@@ -69,7 +74,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
     ({"prompt_logprobs": -1}, "prompt_logprobs", "greater than or equal to 0"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
-    ({"store": True}, "store", "does not store"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
     ({"add_generation_prompt": False}, "", "continue_final_message"),
@@ -239,3 +243,58 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
     assert method.headers["allow"] == "POST"
+
+
+CONTEXT_PATTERNS = {
+    "litellm": r"this model's maximum context length is",
+    "pi": r"maximum context length is \d+ tokens",
+    "Hermes Agent, the context": r"maximum context length is (?P<context>\d+)",
+    "Strands": r"maximum context length|context_length_exceeded",
+}
+"""What they look for in an error's text, in lower case, to shorten a conversation."""
+ROOM = re.compile(
+    r"you requested (?P<asked>\d+) output tokens and your prompt contains (?P<prompt>\d+) input"
+)
+"""Hermes Agent's, to ask for fewer tokens instead."""
+
+
+@pytest.mark.parametrize("name", CONTEXT_PATTERNS)
+def test_agents_see_by_their_own_patterns_that_the_context_is_full(name: str) -> None:
+    """Whether the prompt alone is too long, or with what is asked for."""
+    for body, fits in ((chat("x" * 41_000), False), (chat(max_tokens=50_000), True)):
+        error = refused("/v1/chat/completions", body)
+        assert error["code"] == "context_length_exceeded"
+        assert error["type"] == "invalid_request_error"
+        found = re.search(CONTEXT_PATTERNS[name], error["message"].lower())
+        assert found is not None
+        assert found.groupdict().get("context", "40960") == "40960"
+        assert bool(ROOM.search(error["message"])) == fits
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "pattern"),
+    [
+        (TenantLimit, "rate_limit_exceeded", r"rate limit"),
+        (QueueFull, "queue_full", r"overloaded"),
+        (ModelNotFound, "model_not_found", r"^the model .* does not exist"),
+        (WRONG_KEY, "invalid_api_key", r"^incorrect api key provided"),
+        (NO_KEY, "missing_api_key", r"^you didn't provide an api key"),
+    ],
+)
+def test_agents_know_an_error_by_the_provider_s_words(error: Any, code: str, pattern: str) -> None:
+    """litellm's, pi's and Strands' retries and hints look for them."""
+    if not isinstance(error, ApiError):
+        with pytest.raises(error) as caught:
+            provoke(error)
+        error = from_scheduler(caught.value)
+    assert error.code == code
+    assert re.search(pattern, error.message.lower())
+
+
+def provoke(error: type[SchedulerError]) -> None:
+    """Have the server make an error of this kind."""
+    if error is ModelNotFound:
+        ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL).check("gpt-9")
+    scheduler = make_scheduler(LoopbackLauncher(), max_queue=1, max_queue_per_tenant=1)
+    scheduler.queue.push(make_record(1, tenant="a" if error is TenantLimit else "b"), 0.0)
+    scheduler._admission.check(ask(tenant="a"), 0.0)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 import pytest
@@ -20,9 +21,10 @@ from trio.testing import trio_test
 from api.access.identity import Identity
 from api.bodies import json_text
 from api.bodies.body import Body
-from api.bodies.body_reading import Policy
+from api.bodies.body_reading import BodyRejected, Policy, read_body
 from api.bodies.fields import MAX_ITEMS, AtMost
 from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane_of
+from api.dialects.json_route import MODELS as MODEL_PLACES
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.served_models import ServedModels
 from scheduler.prompt.offload import Lane
@@ -220,7 +222,7 @@ COSTS = {
     "numbers for messages": (CHAT, "1", '{"messages":[', "]}", "ValidationError"),
     "texts for messages": (CHAT, '"aaaa"', '{"messages":[', "]}", "ValidationError"),
     "messages": (CHAT, MESSAGE, '{"messages":[', "]}", "valid"),
-    "parts": (CHAT, PART, '{"messages":[{"role":"user","content":[', "]}]}", "ValueError"),
+    "parts": (CHAT, PART, '{"messages":[{"role":"user","content":[', "]}]}", "TooMuch"),
     "anthropic": (
         ("anthropic.schema", "MessagesRequest"),
         MESSAGE,
@@ -230,7 +232,7 @@ COSTS = {
     ),
     "responses": (("responses.schema", "CreateResponse"), MESSAGE, '{"input":[', "]}", "valid"),
     "tokens": (("completions.schema", "CompletionRequest"), "10000", '{"prompt":[', "]}", "valid"),
-    "lists": (CHAT, "[]", '{"messages":[', "]}", "ValueError"),
+    "lists": (CHAT, "[]", '{"messages":[', "]}", "TooMuch"),
 }
 """By name: a schema, what a body of it is made of, and whether it is valid."""
 
@@ -256,12 +258,13 @@ def test_memory_is_bounded_by_the_bytes_of_a_body(name: str, costs: dict[str, tu
 class Recorder:
     """Runs work in place, and records tenant and lane."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "farm") -> None:
+        self.tenant = tenant
         self.lanes: list[Lane] = []
         self.inside = False
 
     async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-        assert tenant == "farm"
+        assert tenant == self.tenant
         self.lanes.append(lane)
         await trio.lowlevel.checkpoint()
         self.inside = True
@@ -320,6 +323,88 @@ def test_bodies_beyond_a_few_objects_are_read_and_decoded_in_a_thread(
                 assert set(slices) <= {Lane.PLAIN}
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(("size", "most"), [(400, MODEL_PLACES), (60_000, 1)], ids=["plain", "large"])
+@pytest.mark.parametrize(("path", "body"), BODIES[:5], ids=[path for path, _ in BODIES[:5]])
+def test_models_of_bodies_are_bounded_however_many_wait(
+    path: str,
+    body: Callable[[int, str], dict[str, Any]],
+    size: int,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model exists from its validation until it is decoded: not all are validated before the first is
+    decoded. One that is refused in between gives its place back."""
+    models = set[int]()
+    greatest = 0
+    release = Body.release
+
+    def counted(model: type[Body], text: bytes, refuse: Policy) -> Any:
+        nonlocal greatest
+        found = read_body(model, text, refuse)
+        models.add(id(found[0]))
+        greatest = max(greatest, len(models))
+        return found
+
+    def released(self: Body) -> None:
+        models.discard(id(self))
+        release(self)
+
+    monkeypatch.setattr("api.dialects.json_route.read_body", counted)
+    monkeypatch.setattr(Body, "release", released)
+    text = json.dumps(body(size // 10, "word " * (size // 200))).encode()
+    assert (lane_of(text) is Lane.LARGE) == (most == 1)
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        nonlocal greatest
+        scheduler = make_scheduler(LoopbackLauncher())
+        scheduler.offload = Recorder(tenant="")
+        async with running(scheduler), client_of(scheduler) as client, trio.open_nursery() as nursery:
+            for _ in range(MODEL_PLACES + 1):
+                await client.post(path, content=b'{"model":"no such",' + text[1:])
+            models.clear()
+            greatest = 0
+            for _ in range(10):
+                nursery.start_soon(partial(client.post, path, content=text))
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    assert 1 <= greatest <= most
+
+
+LISTS = json.dumps({"a": [[]] * 1000})
+CALLING: dict[str, Callable[[int], dict[str, Any]]] = {
+    "/v1/chat/completions": lambda n: {
+        "messages": [
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": LISTS}}] * n}
+        ]
+    },
+    "/v1/messages": lambda n: {
+        "max_tokens": 1,
+        "messages": [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "a", "name": "f", "input": LISTS}] * n,
+            },
+            {"role": "user", "content": "go on"},
+        ],
+    },
+    "/v1/responses": lambda n: {
+        "input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": LISTS}] * n
+    },
+}
+"""Bodies with n calls, each of which has a thousand lists in a text."""
+
+
+@pytest.mark.parametrize("path", CALLING)
+def test_json_in_strings_counts_as_the_body_s_own(path: str) -> None:
+    """`arguments` is a text: 76 of them with 65,000 lists each were a gigabyte."""
+    most = json_text.MAX_CONTAINERS // 1001
+    read_body(MODELS[path], json.dumps(CALLING[path](most - 5)).encode(), Policy())
+    with pytest.raises(BodyRejected) as caught:
+        read_body(MODELS[path], json.dumps(CALLING[path](most + 1)).encode(), Policy())
+    assert "more than 65536 objects and lists" in str(caught.value.error)
 
 
 def test_what_is_validated_on_the_event_loop_is_small() -> None:

@@ -20,6 +20,7 @@ class Clock:
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     yield Clock()
+    gc.unfreeze()
     gc.enable()
 
 
@@ -37,15 +38,18 @@ def test_it_lasts_from_the_first_work_to_the_resumption_after_the_last(clock: Cl
 
 
 def test_work_without_end_does_not_keep_it_off(clock: Clock) -> None:
+    """What was made meanwhile is visited by no partial collection."""
     pause = CollectorPause(clock)
     for _ in range(2):
         pause.begin()
         pause.end()
         clock.now += MOST_SECONDS + 1
         assert not gc.isenabled()
+        made = [[] for _ in range(10_000)]  # type: ignore[var-annotated]
         pause.begin()
         pause.end()
         assert gc.isenabled()
+        assert gc.get_count()[0] < len(made)
 
 
 def test_a_resumption_without_a_pause_changes_nothing(clock: Clock) -> None:

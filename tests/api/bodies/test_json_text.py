@@ -24,7 +24,7 @@ BOUNDS: dict[str, Any] = {
 }
 
 
-def breaks_a_bound(text: str) -> bool:
+def breaks_a_bound(text: str, nesting: int = NESTING) -> bool:
     """A backslash escapes a quote or another backslash, in strings and (no JSON) outside of them."""
     depth = deepest = containers = members = commas = position = 0
     inside = False
@@ -42,7 +42,7 @@ def breaks_a_bound(text: str) -> bool:
             containers += one in "[{"
             members += one == ":"
             commas += one == ","
-    return deepest > NESTING or containers > CONTAINERS or members > MEMBERS or commas + containers > VALUES
+    return deepest > nesting or containers > CONTAINERS or members > MEMBERS or commas + containers > VALUES
 
 
 def is_refused(text: str) -> bool:
@@ -51,6 +51,15 @@ def is_refused(text: str) -> bool:
     except ValueError:
         return True
     return False
+
+
+@given(texts=st.lists(st.text(st.sampled_from("[]{},: é"), max_size=20), max_size=6))
+@settings(max_examples=examples(300))
+def test_the_texts_of_one_body_spend_one_budget(texts: list[str]) -> None:
+    """JSON in strings (calls' arguments) counts as if it stood in the body."""
+    with patch.multiple(json_text, **{**BOUNDS, "MAX_NESTING": 100}), json_text.one_body():
+        refused = [text for text in texts if is_refused(text)]
+    assert bool(refused) == breaks_a_bound("".join(texts), nesting=100)
 
 
 @given(text=st.text(st.sampled_from('[]{}"\\,: é'), max_size=60), piece_bytes=st.integers(2, 30))

@@ -165,3 +165,20 @@ async def test_a_body_is_json_whatever_its_client_calls_it(
         ]
     assert [one.status_code for one in answers] == [200, 400]
     assert "not JSON" in answers[1].json()["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "br", "zstd", "identity, gzip"])
+@trio_test
+async def test_a_compressed_body_is_a_415_that_names_its_encoding(
+    encoding: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """In the client's dialect, and before the body is read. One that says it is plain is read."""
+    scheduler = make_scheduler(Playback("ok"))
+    async with running(scheduler), client_of(scheduler) as client:
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            for named, status in ((encoding, 415), ("Identity", 400), ("", 400)):
+                answer = await client.post(path, content=b"\x28", headers={"content-encoding": named})
+                assert answer.status_code == status
+                if status == 415:
+                    assert repr(encoding) in answer.json()["error"]["message"]
+                    assert answer.headers["accept-encoding"] == "identity"

@@ -96,7 +96,7 @@ async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> 
         "message_delta",
         "message_stop",
     ]
-    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds[0] == "message_start"
     whole = await ask(SAID, answer_format=HERMES, tools=TOOLS)
     streamed = message_of(events)
     for message in (whole, streamed):
@@ -197,13 +197,13 @@ async def test_thoughts_can_be_omitted(autojump_clock: trio.testing.MockClock) -
 
 @trio_test
 async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.testing.MockClock) -> None:
-    """Right after message_start, and whenever nothing else was sent for a while."""
+    """Whenever nothing else was sent for a while."""
     plan = ScriptedPlan(step_seconds=10.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     async with running(scheduler), client_of(scheduler, keep_alive_seconds=2.0) as client:
         response = await client.post("/v1/messages", json=ask_for(max_tokens=3, stream=True))
     kinds = [event["type"] for event in named_events(response.text)]
-    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds[0] == "message_start"
     assert kinds.count("ping") >= 8
 
 
@@ -264,7 +264,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice: type 'tool' needs a name"),
-    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type' is not supported here: "),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: "),
     (
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}},
@@ -272,7 +271,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported here: "),
     ({"max_tokens": 50_000}, "input length and `max_tokens` exceed context limit: 23 + 50000 > 40960, "),
-    ({"model": "claude-9"}, "the model 'claude-9' is not served here"),
+    ({"model": "claude-9"}, "The model 'claude-9' does not exist here"),
 ]
 
 

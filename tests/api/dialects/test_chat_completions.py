@@ -15,7 +15,7 @@ from api.dialects.openai.schema import ChatCompletionRequest
 from scheduler.events import TextDelta
 from scheduler.request import ChatPrompt
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, client_of, comments, events
+from tests.api.client import ASKS_PROGRESS, chat, client_of, comments, events
 from tests.fakes.byte_tokenizer import EOS
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
@@ -166,7 +166,9 @@ async def test_a_stop_string_ends_the_answer_before_it(autojump_clock: trio.test
 
 
 @trio_test
-async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_asks_gets_the_progress_in_comments(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """From the first moment: the queue position, then the prefill progress."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, lookahead=0)
@@ -175,7 +177,8 @@ async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.t
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(_post, client, chat("second"))
         await trio.testing.wait_all_tasks_blocked()
-        response = await client.post("/v1/chat/completions", json=chat("third, and long", stream=True))
+        body = chat("third, and long", stream=True)
+        response = await client.post("/v1/chat/completions", json=body, headers=ASKS_PROGRESS)
     said = comments(response.text)
     assert said[0] == "queued 1"
     assert "queued 0" in said
@@ -203,7 +206,8 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
 
         for stream in (True, False):
             nursery.start_soon(kill)
-            response = await client.post("/v1/chat/completions", json=chat(stream=stream))
+            body = chat(stream=stream)
+            response = await client.post("/v1/chat/completions", json=body, headers=ASKS_PROGRESS)
             assert response.status_code == 200
             if stream:
                 *chunks, done = events(response.text)

@@ -294,3 +294,23 @@ async def test_an_extra_stop_token_ends_the_answer(autojump_clock: trio.testing.
     _, body = await ask("ab.c", stop_token_ids=[ord(".")], ignore_eos=True, tools=None)
     assert body["choices"][0]["message"]["content"] == "ab"
     assert body["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("field", [{"include_reasoning": False}, {"reasoning": {"exclude": True}}])
+@trio_test
+async def test_reasoning_is_left_out_for_who_asks(
+    field: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    played = Playback("<think>why</think>because")
+    scheduler = make_scheduler(played, answer_format=form("json_tools", "think"))
+    async with running(scheduler), client_of(scheduler) as client:
+        for fields, shown in ((field, False), ({}, True)):
+            whole = await client.post("/v1/chat/completions", json=chat(**{"max_tokens": 60, **fields}))
+            assert whole.json()["choices"][0]["message"]["content"] == "because"
+            assert ("reasoning_content" in whole.json()["choices"][0]["message"]) == shown
+            streamed = await client.post(
+                "/v1/chat/completions", json=chat(**{"max_tokens": 60, "stream": True, **fields})
+            )
+            deltas = [one["choices"][0]["delta"] for one in events(streamed.text)[:-1]]
+            assert "".join(one.get("content", "") for one in deltas) == "because"
+            assert any("reasoning_content" in one for one in deltas) == shown

@@ -191,6 +191,8 @@ def as_python_reads(text: str) -> str:
         return repr({"not_json": text})
     if isinstance(read, str):
         return repr({"not_json": read})
+    if read == []:
+        return "{}"  # PHP's empty object.
     return repr(read if isinstance(read, dict) else {"not_json": text})
 
 

@@ -232,7 +232,7 @@ async def test_it_goes_with_everything(autojump_clock: trio.testing.MockClock) -
     ("prediction", "param"),
     [
         ("text", "prediction"),
-        ([], "prediction"),
+        ([], "prediction.type"),
         ({"type": "content"}, "prediction.content"),
         ({"content": "text"}, "prediction.type"),
         ({"type": "text", "content": "text"}, "prediction.type"),

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from pydantic import TypeAdapter
 from trio.testing import trio_test
 
+from api.dialects.responses.conversation import input_messages
+from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.store import ResponseStore, Turn, messages_json
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
@@ -54,7 +57,7 @@ async def test_a_whole_response_has_its_items(autojump_clock: trio.testing.MockC
     assert (response["object"], response["status"], response["model"]) == ("response", "completed", "tiny")
     assert (response["instructions"], response["metadata"]) == ("Be kind.", {"a": "b"})
     reasoning, message, call = response["output"]
-    assert reasoning["content"] == [{"type": "reasoning_text", "text": "why"}]
+    assert (reasoning["content"], reasoning["summary"]) == ([], [])
     assert message["content"][0]["text"] == "I look."
     assert (call["name"], call["status"]) == ("get_time", "completed")
     assert call["arguments"].replace(" ", "") == '{"zone":"UTC"}'
@@ -354,7 +357,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
     ({"background": True, "store": False}, "", "background: needs `store`"),
-    ({"truncation": "auto"}, "truncation", "not supported here"),
     ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 2**64}, "seed", "less than or equal to"),
     ({"use_beam_search": True}, "use_beam_search", "no beam search"),
@@ -368,3 +370,36 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
     error = refused("/v1/responses", {"input": "x", **fields})
     assert (error["param"] or "") == param
     assert words in error["message"]
+
+
+SHOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing asked": ({}, ""),
+    "summary": ({"reasoning": {"summary": "auto"}}, "summary"),
+    "generate_summary": ({"reasoning": {"generate_summary": "concise"}}, "summary"),
+    "content": ({"include": ["reasoning.content", "reasoning.encrypted_content"]}, "content"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@trio_test
+async def test_reasoning_is_shown_where_it_is_asked_for_and_comes_back_whole(
+    name: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Copilot CLI prints any item's content as the answer. With `store: false` clients send back what they
+    got: the next prompt has the thought, whichever members they keep."""
+    fields, member = SHOWN[name]
+    asked = {"tools": TOOLS, "store": False, **fields}
+    whole = await ask(SAID, **asked)
+    assert content(response_of(await ask(SAID, stream=True, **asked))) == content(whole)
+    thought, *rest = whole["output"]
+    texts = {shown: [part["text"] for part in thought[shown]] for shown in ("summary", "content")}
+    assert texts == {"summary": [], "content": [], **({member: ["why"]} if member else {})}
+    sealed = {name: thought[name] for name in ("type", "id", "encrypted_content")}
+    counts = set()
+    for item in (thought, {**sealed, "summary": []}):
+        body = {"input": [item, *rest, {"type": "function_call_output", "call_id": "a", "output": "12"}]}
+        asked_again = TypeAdapter(CreateResponse).validate_python(body)
+        messages = list(input_messages(asked_again.input, lambda name: pytest.fail(name)))
+        assert messages[0]["reasoning_content"] == "why"
+        counts.add(len(messages))
+    assert len(counts) == 1

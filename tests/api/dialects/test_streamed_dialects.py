@@ -17,6 +17,7 @@ from tests.api.dialects.test_official_dialects import claude, gpt
 from tests.api.test_agents import captured
 from tests.api.transcripts import message_of, named_events, response_of
 from tests.examples import sampled
+from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.notations import form
@@ -166,5 +167,39 @@ def test_agents_get_the_calls_of_their_own_tools(agent: str, name: str) -> None:
             for response in (response_of(found), answers[1].json()):
                 items = [(item["name"], json.loads(item["arguments"])) for item in response["output"]]
                 assert items == calls
+
+    under_virtual_clock(check)
+
+
+STREAMING: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [ASK], "max_tokens": 8, "n": 2},
+    "/v1/completions": {"prompt": "a" * 20, "max_tokens": 8, "n": 2},
+    "/v1/messages": {"messages": [ASK], "max_tokens": 8},
+    "/v1/responses": {"input": "a" * 20, "max_output_tokens": 8},
+}
+
+
+@pytest.mark.parametrize("path", STREAMING)
+def test_a_stream_that_waits_is_read_by_the_strictest_readers(path: str) -> None:
+    """Nothing comes before the first event, and something in each 15 s of silence. openai-go of 2025 takes
+    each empty line for the end of an event with data; langchaingo and SGLang's load tester take each other
+    line of a chat or a completion for data."""
+
+    async def check(clock: trio.testing.MockClock) -> None:
+        plan = ScriptedPlan(step_seconds=5.0, prefill_tokens_per_step=1)
+        scheduler = make_scheduler(LoopbackLauncher(), plan)
+        async with running(scheduler), client_of(scheduler) as client:
+            answer = await client.post(path, json={**STREAMING[path], "stream": True})
+        data, lines = "", answer.text.split("\n")
+        assert not lines[0].startswith(":")
+        for line in lines[:-1]:
+            assert line or data, "an empty line without data before it"
+            assert not line or line.startswith(("data: ", "event: ", ":"))
+            if "completions" in path:
+                assert not line or line.startswith("data: ")
+            data = line.removeprefix("data: ") if line.startswith("data: ") else data if line else ""
+        empty = (":", "event: ping")
+        silent = [line for line in lines if line in empty or '"content":""' in line or '"text":""' in line]
+        assert len(silent) >= 3
 
     under_virtual_clock(check)

@@ -93,9 +93,11 @@ async def test_every_choice_has_the_whole_budget(autojump_clock: trio.testing.Mo
 
 @trio_test
 async def test_responses_take_an_effort(autojump_clock: trio.testing.MockClock) -> None:
-    response = await post("/v1/responses", input="hello", reasoning={"effort": "low"}, max_output_tokens=60)
+    response = await post(
+        "/v1/responses", input="hello", reasoning={"effort": "low", "summary": "auto"}, max_output_tokens=60
+    )
     answer = response.json()
-    assert answer["output"][0]["content"][0]["text"] == "0123"
+    assert answer["output"][0]["summary"][0]["text"] == "0123"
     assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
 
 
@@ -108,12 +110,12 @@ async def test_responses_take_a_number(
     response = await post(
         "/v1/responses",
         input="hello",
-        reasoning={"effort": "low"},
+        reasoning={"effort": "low", "summary": "auto"},
         thinking_token_budget=budget,
         max_output_tokens=60,
     )
     answer = response.json()
-    assert answer["output"][0]["content"][0]["text"] == "0123456789"[:tokens]
+    assert answer["output"][0]["summary"][0]["text"] == "0123456789"[:tokens]
     assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == tokens
 
 

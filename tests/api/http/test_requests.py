@@ -40,6 +40,7 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
         await site.connect().ask(head)
     (scope,) = scopes
     assert callable(scope.pop("release_body"))
+    assert callable(scope.pop("charge_body"))
     assert scope == {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

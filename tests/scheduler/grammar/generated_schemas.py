@@ -256,7 +256,6 @@ ZOD_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "set": ({"type": "array", "uniqueItems": True, "items": {"type": "integer"}}, ""),
     "a look-ahead in the middle": (_object(a={"type": "string", "pattern": "^a(?!b)c$"}), "properties.a"),
     "exclusive union that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
-    "endless": (_object(a={"$ref": "#/$defs/A"}) | {"$defs": {"A": {"$ref": "#/$defs/A"}}}, "$defs.A.$ref"),
 }
 
 TYPEBOX: dict[str, dict[str, Any]] = {

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -14,6 +17,8 @@ import pytest
 from llguidance import LLMatcher
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.engine.constraint import Constraint, allowed_tokens
+from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.events import (
     AnswerPiece,
@@ -23,13 +28,17 @@ from scheduler.events import (
     ToolCallArguments,
     ToolCallStarted,
 )
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextPrompt, Tool, ToolChoice
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
+from tests.fakes.served_tokenizers import EXACT, tokenizer_of
 from tests.scheduler.answer.notations import MUSE, form
 
 WEATHER = Tool(
@@ -84,8 +93,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
         # At random nobody spells the end of reasoning in letters.
         asked = replace(asked, prompt=replace(asked.prompt, reasoning=Reasoning(enabled=False)))
     prepared = prepared_by.prepare(asked)
-    vocabulary = prepared_by._grammars._vocabulary
-    assert vocabulary is not None
+    vocabulary = library_of(prepared_by)
     matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     tokens: list[int] = []
     while len(tokens) < 1000:
@@ -257,3 +265,83 @@ def test_a_prompt_of_text_is_answered_from_the_first_token_on() -> None:
     prepared_by = preparation("hermes")
     completion = GenerationRequest("test", TextPrompt("x"), structure=OneOf(("left", "right"), "x"))
     assert {text_of(walk(prepared_by, completion, seed)) for seed in range(8)} == {"left", "right"}
+
+
+@cache
+def served(kind: str) -> tuple[HubTokenizer, Preparation, Grammars]:
+    """A tokenizer, and both processes' sides of it."""
+    tokenizer = HubTokenizer(EMBEDDED_FOLDER) if kind == "embedded" else tokenizer_of(kind)[0]
+    ends, vocabulary = tokenizer.eos_token_ids, tokenizer.vocabulary
+    folder = replace(FOLDER, vocabulary=vocabulary, eos_token_ids=ends)
+    engines = grammar_tokenizer(tokenizer.for_grammars(), vocabulary, {})
+    return tokenizer, Preparation(tokenizer, folder), Grammars(engines)
+
+
+def answered(kind: str, asked: GenerationRequest, *, drafted: bool) -> list[AnswerPiece]:
+    """The answer of an engine whose model takes the last token that it may, or what is drafted for it."""
+    tokenizer, prepared_by, grammars = served(kind)
+    prepared = prepared_by.prepare(asked)
+    constraint = Constraint(grammars._compile(prepared.submit.grammar))
+    tokens: list[int] = []
+    while len(tokens) < 200:
+        forced = constraint.forced_from(len(tokens)) if drafted else ()
+        (allowed,) = allowed_tokens([constraint], tokenizer.vocabulary)
+        assert constraint.failure is None
+        assert not forced or allowed[forced[0]]
+        token = forced[0] if forced else int(np.flatnonzero(allowed)[-1])
+        if token in prepared.submit.stop_token_ids:
+            break
+        constraint.accept_at(len(tokens), token)
+        tokens.append(token)
+    (pipeline,) = prepared.pipelines()
+    return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
+
+
+def _object(**value: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": value}, "required": ["a"], "additionalProperties": False}
+
+
+OF_A_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+"""A custom tool's."""
+FORCING: dict[str, Callable[[str], Any]] = {
+    "const": lambda text: JsonText(_object(const=text), "x"),
+    "enum": lambda text: JsonText(_object(enum=[text]), "x"),
+    "regex": lambda text: Pattern(re.escape(text), "x"),
+    "choice": lambda text: OneOf((text,), "x"),
+    "rules": lambda text: Rules(f"start: {json.dumps(text)}", "x"),
+}
+
+
+@pytest.mark.parametrize("kind", [*EXACT, "embedded"])
+@pytest.mark.parametrize("drafted", [False, True], ids=["masked", "drafted"])
+def test_a_grammar_forces_the_text_of_a_special_token_as_text(kind: str, drafted: bool) -> None:
+    """`<|im_end|>` in an agent's schema is these letters, not the end of the answer, wherever it stands."""
+    tokenizer, _, _ = served(kind)
+    marks = [tokenizer.decode([token]) for token in sorted(tokenizer.special_token_ids)]
+    assert len(marks) >= 3
+    for mark in [*marks, "<think>"]:
+        for text in (mark, f"see {mark} ok"):
+            for way, forcing in FORCING.items():
+                asked = GenerationRequest("test", TextPrompt("The"), structure=forcing(text))
+                found = text_of(answered(kind, asked, drafted=drafted))
+                if way in ("const", "enum"):
+                    found = json.loads(found)["a"]
+                assert found == text, (way, text)
+
+
+@pytest.mark.parametrize("mark", ["<|im_end|>", "<|endoftext|>", "<|im_start|>", "</think>"])
+def test_a_strict_tool_s_constant_may_be_a_special_token_s_text(mark: str) -> None:
+    """Also what a custom tool's grammar or pattern forces."""
+    text = f"see {mark} ok"
+    tools = {
+        "a": Tool("f", parameters=_object(enum=[text]), strict=True),
+        "input": Tool(
+            "f", parameters=dict(OF_A_TEXT), text=Rules(f"start: {json.dumps(text)}", "x"), strict=True
+        ),
+    }
+    for name, tool in tools.items():
+        asked = ChatPrompt(
+            ({"role": "user", "content": "x"},), tools=(tool,), tool_choice=ToolChoice.REQUIRED, only_tool="f"
+        )
+        pieces = answered("embedded", GenerationRequest("test", asked), drafted=False)
+        assert calls(pieces) == [("f", {name: text})]

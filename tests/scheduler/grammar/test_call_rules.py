@@ -236,7 +236,7 @@ def test_what_no_rule_can_say_is_refused_by_its_place() -> None:
     word = {"type": "string"}
     refused: list[tuple[str, dict[str, Any], str, str]] = [
         ("qwen3_coder", {"properties": {"a": {"not": word}}}, "properties.a.not", "cannot be held"),
-        ("qwen3_coder", {"properties": {"a": {"$ref": "#/properties/a"}}}, "properties.a.$ref", "itself"),
+        ("qwen3_coder", {"properties": {"a": {"$ref": "#/properties/a"}}}, "properties.a.$ref", "nothing"),
         ("qwen3_coder", {"properties": {"a": {"oneOf": [word, {}]}}}, "properties.a.oneOf", "more than one"),
         ("qwen3_coder", {"properties": {"a": {**word, "pattern": "(?=x)"}}}, "properties.a.pattern", "look"),
         ("qwen3_coder", {"properties": {"a": {"$ref": "#/$defs/x"}}}, "properties.a.$ref", "#/$defs/x"),

@@ -11,10 +11,9 @@ import pytest
 
 from scheduler.engine.constraint import Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars
-from scheduler.errors import InvalidRequest
 from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
-from scheduler.structure import JsonText, Rules
+from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import VOCABULARY
 from tests.scheduler.grammar.schema_walks import parts, vocabulary
 
@@ -41,18 +40,6 @@ def test_a_chain_of_references_of_half_the_bytes_of_a_grammar_is_compiled(step: 
     (allowed,) = allowed_tokens([constraint := Constraint(matcher.deep_copy())], VOCABULARY)
     assert constraint.failure is None
     assert allowed.any()
-
-
-def test_a_chain_of_rules_that_is_too_deep_is_refused_at_its_line() -> None:
-    rules = "".join(f"r{n}: (r{n + 1} | r9999)+\n" for n in range(9_000))
-    with pytest.raises(InvalidRequest) as refused:
-        parts().checked(Rules(f'start: r0\nr9999: "b"\n{rules}r9000: "a"', "p"))
-    assert str(refused.value) == "p: line 502: r499 is more than 1000 rules and groups deep"
-
-
-def test_many_rules_that_cannot_be_read_here_are_not_tried() -> None:
-    with pytest.raises(InvalidRequest, match="cannot be read"):
-        parts().checked(Rules("start: (\n" + 'x: "a"\n' * 1001, "p"))
 
 
 def test_what_is_raised_on_a_deep_stack_is_raised_where_it_was_asked_for() -> None:

@@ -18,6 +18,7 @@ from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, Tool, T
 from scheduler.structure import ANY_OBJECT, JsonText, WhiteSpace
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.grammar_library import library_of
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.engine.mlx.random_schemas import random_schema, shortest
 from tests.scheduler.grammar.test_answer_grammar import preparation
@@ -36,8 +37,7 @@ def accepts(schema: Any, text: str, white_space: WhiteSpace | None = None) -> bo
     """Whether an answer that is held to `schema` may be `text`, and may end there."""
     asked = JsonText(schema, "guided_json", white_space)
     prepared = PREPARATION.prepare(GenerationRequest("x", TextPrompt("x"), structure=asked))
-    vocabulary = PREPARATION._grammars._vocabulary
-    assert vocabulary is not None
+    vocabulary = library_of(PREPARATION)
     matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     return bool(matcher.validate_tokens([*text.encode(), EOS]) == len(text.encode()) + 1)
 

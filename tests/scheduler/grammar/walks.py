@@ -36,6 +36,7 @@ from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
+from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import KIMI_K3, Message, form
@@ -137,8 +138,7 @@ class Walker:
         return self.prepared_by.prepare(GenerationRequest("walk", chat))
 
     def matcher(self, prepared: Prepared) -> LLMatcher:
-        vocabulary = self.prepared_by._grammars._vocabulary
-        assert vocabulary is not None
+        vocabulary = library_of(self.prepared_by)
         return LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0, limits=parser_limits())
 
     def walk(self, matcher: LLMatcher, seed: int) -> list[int] | None:

@@ -14,11 +14,11 @@ from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask
 
 from scheduler.engine.constraint import Constraint
-from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.structure import JsonText
+from tests.fakes.grammar_library import library_of
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked, stopped
 from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, preparation
 from tests.scheduler.grammar.test_answer_grammar import request as chat
@@ -94,8 +94,7 @@ def test_it_goes_on_in_its_grammar_from_any_of_its_tokens(model: GrammarModel, s
 def matcher_of(notation: str, structure: JsonText) -> tuple[LLMatcher, Tokenizer]:
     prepared_by = preparation(notation)
     prepared = prepared_by.prepare(chat(structure, reasoning=THINKING))
-    vocabulary = prepared_by._grammars._vocabulary
-    assert isinstance(vocabulary, GrammarVocabulary)
+    vocabulary = library_of(prepared_by)
     return LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0), prepared_by.tokenizer
 
 

@@ -1,0 +1,113 @@
+"""The fields that change an answer and that the server does not have, of every API, with the values that ask
+for nothing.
+
+With such a value a field is as if absent, in every dialect; with another one the body is refused by the
+field's name. What a schema knows is the schema's. `api/FIELDS.md` shows the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+NOTHING: tuple[Any, ...] = (False, "", "auto", "none", "default", "off", [], {})
+"""Asks for nothing in most fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    why: str
+    also: tuple[Any, ...] = ()
+    """What asks for nothing here, beside `NOTHING`."""
+    only: tuple[Any, ...] | None = None
+    """All that asks for nothing here, if not `NOTHING`."""
+
+    @property
+    def neutral(self) -> tuple[Any, ...]:
+        return (*NOTHING, *self.also) if self.only is None else self.only
+
+    def asks(self, value: Any) -> bool:
+        """Return whether the value asks for something."""
+        # By type too: True equals 1 in Python, but not to a client.
+        return value is not None and not any(
+            isinstance(value, bool) == isinstance(one, bool) and value == one for one in self.neutral
+        )
+
+
+Fields: TypeAlias = Mapping[str, Unsupported]
+
+_TEXT_ONLY = Unsupported("the model writes text only", (["text"],))
+_NO_CODE = Unsupported("the server runs no code from requests")
+_NO_BEAMS = "the server has no beam search"
+_NO_SAMPLER = "the server has no such sampler"
+_NO_MARKS = Unsupported("the text never contains special tokens", only=(True,))
+_NEVER_CUT = Unsupported("the server refuses a prompt that is too long, and never cuts it", (-1,))
+_WHOLE = Unsupported("a document that is cut may lose what it is asked for: send shorter ones")
+
+EVERYWHERE: Fields = {
+    "skip_special_tokens": _NO_MARKS,
+    "spaces_between_special_tokens": _NO_MARKS,
+    "return_token_ids": Unsupported("the server returns text only"),
+    "return_tokens_as_token_ids": Unsupported("log-probabilities name tokens by text and bytes"),
+    "use_beam_search": Unsupported(_NO_BEAMS),
+    "length_penalty": Unsupported(_NO_BEAMS, (1,)),
+    "best_of": Unsupported("use n: the server returns every answer that it generates", (1,)),
+    "bad_words": Unsupported("use logit_bias to exclude tokens"),
+    "allowed_token_ids": Unsupported("use a grammar to restrict the answer"),
+    "truncate_prompt_tokens": _NEVER_CUT,
+    "logits_processors": _NO_CODE,
+    "custom_logit_processor": _NO_CODE,
+    "container": _NO_CODE,
+    "structural_tag": Unsupported("use tools with strict: true"),
+    "stop_regex": Unsupported("use stop, with texts"),
+    "adapters": Unsupported("name the adapter in model, as model:adapter"),
+    "xtc_probability": Unsupported(_NO_SAMPLER, (0,)),
+    "typical_p": Unsupported(_NO_SAMPLER, (1,)),
+    "tfs_z": Unsupported(_NO_SAMPLER, (1,)),
+    "top_a": Unsupported(_NO_SAMPLER, (0,)),
+    "top_n_sigma": Unsupported(_NO_SAMPLER, (-1,)),
+    "mirostat": Unsupported(_NO_SAMPLER, (0,)),
+    "dynatemp_range": Unsupported(_NO_SAMPLER, (0,)),
+    "dry_multiplier": Unsupported(_NO_SAMPLER, (0,)),
+    "modalities": _TEXT_ONLY,
+    "audio": _TEXT_ONLY,
+    "separate_reasoning": Unsupported("the server returns reasoning in its own field", only=(True,)),
+    "echo": Unsupported("the answer never repeats the last message"),
+    "add_special_tokens": Unsupported("the chat template adds the special tokens"),
+    "chat_template": Unsupported("the server uses the model's own chat template"),
+    "documents": Unsupported("put documents into messages"),
+    "suffix": Unsupported("the server does not fill in between two texts"),
+    "prompt_embeds": Unsupported("send text or token ids"),
+    "moderation": Unsupported("the server does not moderate content"),
+    "web_search_options": Unsupported("the server has no web search", only=()),
+    "mcp_servers": Unsupported("the server connects to no MCP servers"),
+    "functions": Unsupported("deprecated: use tools"),
+    "function_call": Unsupported("deprecated: use tool_choice"),
+    "speed": Unsupported("the server has one speed", ("standard",)),
+    "inference_geo": Unsupported("the server has one location", ("global",)),
+}
+RESPONSES: Fields = {
+    **EVERYWHERE,
+    "prompt_logprobs": Unsupported("use /v1/completions or /v1/chat/completions"),
+    "prompt": Unsupported("the server stores no prompts"),
+    "context_management": Unsupported("the server never removes parts of a conversation"),
+}
+EMBEDDINGS: Fields = {
+    "add_special_tokens": Unsupported("a text gets what the model's tokenizer puts around it", only=(True,)),
+    "messages": Unsupported("send texts or token ids as input"),
+}
+RERANK: Fields = {
+    "max_tokens_per_doc": _WHOLE,
+    "max_chunks_per_doc": _WHOLE,
+    "truncate_prompt_tokens": _WHOLE,
+    "truncation": _WHOLE,
+    "rank_fields": Unsupported("a document is one text: join its fields"),
+}
+TOKENIZE: Fields = {**EVERYWHERE, "return_token_strs": Unsupported("use /detokenize")}
+STRUCTURED_OUTPUTS: Fields = {
+    "disable_additional_properties": Unsupported("set additionalProperties: false in the schema"),
+    "structural_tag": EVERYWHERE["structural_tag"],
+}
+CITED: Fields = {"citations": Unsupported("the server generates no citations", ({"enabled": False},))}
+"""Fields of Anthropic's documents."""

@@ -1,0 +1,131 @@
+"""Has grammars written and checked in a process of their own (`trial.py`), which is started for the first
+one, and again behind each that ended it."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+
+from scheduler.errors import GrammarLimit, SchedulerError, Unavailable
+from scheduler.grammar.answer_grammar import Asked, Written
+from scheduler.grammar.trial import LENGTH_BYTES, MOST_BYTES, OUT_OF_MEMORY, framed
+from scheduler.processes.child_process import ChildProcess, Exit, LaunchFailed
+
+CPU_SECONDS = 5
+"""For one grammar. 64 tools of real agents take 0.02 s."""
+_PATIENCE = 12
+"""A grammar may take this many times its CPU time: the machine has other work."""
+_STOP_SECONDS = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Trial:
+    asked: Asked
+    over: trio.Event = field(default_factory=trio.Event)
+    outcome: Written | SchedulerError | None = None
+
+    def end(self, outcome: Written | SchedulerError) -> None:
+        self.outcome = outcome
+        self.over.set()
+
+
+class GrammarTrials:
+    """Call it in a worker thread of trio's. `run` must be running."""
+
+    def __init__(
+        self,
+        setup: Callable[[], tuple[Any, ...]],
+        environment: Mapping[str, str],
+        cpu_seconds: int = CPU_SECONDS,
+    ) -> None:
+        """`setup` returns the arguments of `GrammarWriter`."""
+        self._setup = setup
+        self._cpu_seconds = cpu_seconds
+        self._child = ChildProcess("grammars", "scheduler.grammar.trial", (), environment, _STOP_SECONDS)
+        self._send, self._receive = trio.open_memory_channel[_Trial](math.inf)
+        self._trial: _Trial | None = None
+        """The one that the process has."""
+
+    def __call__(self, asked: Asked) -> Written:
+        """Raise SchedulerError."""
+        return trio.from_thread.run(self.written, asked)
+
+    async def written(self, asked: Asked) -> Written:
+        """Return the grammar, or why there is none: a limit, too. Raise Unavailable."""
+        trial = _Trial(asked)
+        self._send.send_nowait(trial)
+        await trial.over.wait()
+        if isinstance(trial.outcome, Written):
+            return trial.outcome
+        assert trial.outcome is not None
+        raise trial.outcome
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async for first in self._receive:
+            self._trial = first
+            try:
+                ended = await self._child.run(partial(self._talk, first))
+            except LaunchFailed as error:
+                first.end(Unavailable(str(error), retry_after_seconds=1.0))
+            else:
+                if self._trial is not None:
+                    self._trial.end(self._verdict(self._trial.asked, ended))
+
+    async def _talk(self, first: _Trial, stream: trio.abc.Stream) -> bool:
+        """Have one grammar after the other written, until one ends the process."""
+        setup = await trio.to_thread.run_sync(lambda: framed((self._cpu_seconds, self._setup())))
+        trial, before = first, setup
+        while True:
+            self._trial = trial
+            answer = None
+            with trio.move_on_after(self._cpu_seconds * _PATIENCE):
+                answer = await _answer(stream, before + framed(trial.asked))
+            if answer is None:
+                return False
+            self._trial, before = None, b""
+            trial.end(answer)
+            trial = await self._receive.receive()
+
+    def _verdict(self, asked: Asked, ended: Exit) -> Written | SchedulerError:
+        place = asked.place
+        match ended.returncode:
+            case code if code == -signal.SIGXCPU:
+                limit = f"{self._cpu_seconds} s of CPU time"
+            case code if code == OUT_OF_MEMORY:
+                limit = f"{MOST_BYTES >> 20} MiB of memory"
+            case code if code in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT):
+                limit = "the stack that there is"
+            case _:
+                return Unavailable(
+                    f"{place}: the process that checks grammars {ended}", retry_after_seconds=1.0
+                )
+        if asked.is_optional:
+            return Written()
+        return Written(refusal=GrammarLimit(f"{place}: its grammar takes more than {limit}", param=place))
+
+
+async def _answer(stream: trio.abc.Stream, sent: bytes) -> Written | None:
+    """Return what the process answers, or None if it has ended."""
+    received = bytearray()
+    try:
+        await stream.send_all(sent)
+        while len(received) < LENGTH_BYTES or len(received) < LENGTH_BYTES + _length(received):
+            if not (more := await stream.receive_some(1 << 16)):
+                return None
+            received += more
+    except trio.BrokenResourceError:
+        return None
+    answer: Written = pickle.loads(received[LENGTH_BYTES:])
+    return answer
+
+
+def _length(received: bytearray) -> int:
+    return int.from_bytes(received[:LENGTH_BYTES], "big")
