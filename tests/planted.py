@@ -62,7 +62,7 @@ FAULTS = (
     Fault("api/answers/event_stream.py", "if len(usages) == choices:", "if usages:"),
     Fault("api/dialects/openai/encode.py", "bool(end.malformed_calls)", "False"),
     Fault("api/dialects/anthropic/encode.py", '"tool_use" if calls else "end_turn"', '"end_turn"'),
-    Fault("api/dialects/completions/encode.py", 'b"", start + entry.offset', 'b"", entry.offset'),
+    Fault("api/dialects/completions/encode.py", "len(echo) + entry.offset", "entry.offset"),
     Fault("api/dialects/responses/encode.py", '"incomplete" if cut else "completed"', '"completed"'),
     Fault("api/cli/serve_command.py", "for name, text in left.items() if text", "for name, text in ()"),
 )

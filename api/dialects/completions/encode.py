@@ -28,10 +28,10 @@ from scheduler.events import (
 _json = msgspec.json.Encoder()
 
 
-def logprobs_object(entries: Sequence[TokenLogprobs], start: int = 0) -> dict[str, Any]:
+def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """Return the logprobs in the completions API's shape: parallel lists. The top logprobs always include the
-    chosen token. `start`: where the answer begins in the text."""
-    return _parallel(lambda: (PromptToken(b"", start + entry.offset, entry) for entry in entries))
+    chosen token."""
+    return _parallel(lambda: (PromptToken(b"", entry.offset, entry) for entry in entries))
 
 
 def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
