@@ -15,7 +15,7 @@ from scheduler.answer.sections import Said, SectionKind, Sections
 from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import CallBlock
+from scheduler.answer.tool_calls.reading import CallBlock, is_control
 from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
@@ -161,15 +161,14 @@ class Assembly:
             (marks if anywhere and in_text else firsts).append(reasoning.start)
         calls = () if block is None else (*block.openers, *block.prefixes)
         if in_text:
-            firsts += self._bare
-            marks += [self._result_mark] if self._result_mark else []
-        unclosed: tuple[str, ...] = ()
+            marks += [*self._bare, *([self._result_mark] if self._result_mark else [])]
+        unclosed = () if block is None else tuple(filter(is_control, block.closers))
         while True:
             mark = yield from self._until((*marks, *calls, *unclosed), firsts)
             stream.keep()
             if block is not None and (mark in calls or (mark in self._bare and in_text)):
                 firsts = []
-                if mark in block.openers and in_text:
+                if in_text and mark in block.sure and not self._bare:
                     yield from self._calls_of(block)
                     unclosed = block.closers
                 elif not (yield from self._begins_call(block)):

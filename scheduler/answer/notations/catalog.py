@@ -308,22 +308,20 @@ _SEED = replace(
     call_end="</seed:tool_call>",
 )
 
-_HY3 = replace(
-    _glm("hy_v3", "", ":opensource"),
-    opening="<tool_calls:opensource>\n",
-    head=f"{TOOL}<tool_sep:opensource>\n",
-    closing="</tool_calls:opensource>",
-    call_end="</tool_call:opensource>\n",
-    tokens=("<tool_sep:opensource>",),
-)
-_HY3_PLAIN = replace(
-    _glm("hy_v3"),
-    opening="<tool_calls>\n",
-    head=f"{TOOL}<tool_sep>\n",
-    closing="</tool_calls>",
-    call_end="</tool_call>\n",
-    tokens=("<tool_sep>",),
-)
+
+def _hunyuan3(suffix: str) -> Notation:
+    return replace(
+        _glm("hy_v3", "", suffix),
+        opening=f"<tool_calls{suffix}>\n",
+        head=f"{TOOL}<tool_sep{suffix}>\n",
+        closing=f"</tool_calls{suffix}>",
+        call_end=f"</tool_call{suffix}>\n",
+        separators=("",),
+        tokens=(f"<tool_sep{suffix}>",),
+    )
+
+
+_HY3 = replace(_hunyuan3(":opensource"), also=(_hunyuan3(""),))
 
 _PYTHON_LIST = Notation(
     "llama4_pythonic",

@@ -176,7 +176,7 @@ class Notation:
     @property
     def is_json(self) -> bool:
         """Return whether a call is one JSON object, with the tool's name in it."""
-        return self.head.startswith("{")
+        return self.head.startswith('{"')
 
     @property
     def control(self) -> tuple[str, ...]:

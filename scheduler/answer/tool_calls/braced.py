@@ -9,7 +9,13 @@ from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Wait
 from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_literal
 from scheduler.answer.tool_calls.nested_text import nested_value
-from scheduler.answer.tool_calls.quoted_text import QUOTES, python_string, short_string, text_until
+from scheduler.answer.tool_calls.quoted_text import (
+    QUOTES,
+    member_ends,
+    python_string,
+    short_string,
+    text_until,
+)
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
 _FOREIGN = frozenset("{}[]<>,\"'\n")
@@ -35,7 +41,7 @@ def braced_arguments(stream: TextStream, call: WrittenCall, braced: Braced) -> R
         elif takes and (quote := (yield from stream.peek())) in QUOTES:
             stream.read(1)
             yield call.begin_string(key)
-            yield from python_string(stream, call, quote)
+            yield from python_string(stream, call, quote, partial(member_ends, stream))
         else:
             text = yield from nested_value(stream, (braced.string_mark, *QUOTES))
             yield from call.member(key, len(text), partial(read_literal, text, braced.string_mark))

@@ -10,7 +10,13 @@ from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Wait
 from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.nested_text import nested_value
-from scheduler.answer.tool_calls.quoted_text import QUOTES, json_string, python_string, short_string
+from scheduler.answer.tool_calls.quoted_text import (
+    QUOTES,
+    json_string,
+    member_ends,
+    python_string,
+    short_string,
+)
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
 NAMES = ("name", "tool_name", "function")
@@ -89,7 +95,7 @@ def _members(stream: TextStream, call: WrittenCall) -> Reading[None]:
             yield from json_string(stream, call)
         elif takes and (yield from stream.optional("'")):
             yield call.begin_string(key)
-            yield from python_string(stream, call, "'")
+            yield from python_string(stream, call, "'", partial(member_ends, stream))
         else:
             text = yield from nested_value(stream, QUOTES)
             yield from call.member(key, len(text), partial(read_value, text))

@@ -28,13 +28,34 @@ def keyword_arguments(stream: TextStream, call: WrittenCall) -> Reading[None]:
         quote = (yield from _quote(stream)) if takes_strings(call.property_schema(key)) else ""
         if quote:
             yield call.begin_string(key)
-            yield from python_string(stream, call, quote)
+            yield from python_string(stream, call, quote, partial(_ends, stream))
         else:
             text = yield from nested_value(stream, QUOTES)
             yield from call.member(key, len(text), partial(read_value, text.strip()))
         yield from stream.space()
         mark = yield from stream.one_of([",", ")"])
     yield call.end()
+
+
+def _ends(stream: TextStream) -> Waiting[bool]:
+    """Read what stands behind an argument: another one, or the end of the call. Return whether it does."""
+    yield from stream.space()
+    if (yield from stream.optional(",")):
+        yield from stream.space()
+        while (letter := (yield from stream.peek())) and (letter.isalnum() or letter in "_-.$"):
+            stream.read(1)
+        yield from stream.space()
+        return (yield from stream.peek()) in ("", "=", ")")
+    if not (yield from stream.optional(")")):
+        return (yield from stream.ended())
+    yield from stream.space()
+    return (yield from stream.peek()) in ("", ",", ";", "]", "<") or (yield from _names_call(stream))
+
+
+def _names_call(stream: TextStream) -> Waiting[bool]:
+    while (letter := (yield from stream.peek())) and (letter.isalnum() or letter in "_-."):
+        stream.read(1)
+    return letter == "("
 
 
 def _key(stream: TextStream) -> Waiting[str]:

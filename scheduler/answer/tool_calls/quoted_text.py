@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from json import loads
 
 from scheduler.answer.text_stream import LONGEST_NAME, NotAsWritten, Reading, TextStream, Waiting
@@ -27,6 +27,12 @@ def text_until(stream: TextStream, call: WrittenCall, marks: Sequence[str]) -> R
         yield from stream.more()
 
 
+def member_ends(stream: TextStream) -> Waiting[bool]:
+    """Read what stands behind a member of an object, and return whether it does."""
+    yield from stream.space()
+    return (yield from stream.peek()) in ("", ",", "}", ")")
+
+
 def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
     """Yield the rest of a string of JSON. A bare line break in it is not JSON, but it is unambiguous. Raise
     NotAsWritten for an unknown escape."""
@@ -39,9 +45,20 @@ def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
     yield call.end_string()
 
 
-def python_string(stream: TextStream, call: WrittenCall, quote: str) -> Reading[None]:
-    """Yield the rest of one of Python's strings."""
-    while (yield from text_until(stream, call, (quote, "\\"))) != quote:
+def python_string(
+    stream: TextStream, call: WrittenCall, quote: str, ends: Callable[[], Waiting[bool]]
+) -> Reading[None]:
+    """Yield the rest of one of Python's strings. Models forget to escape quotes in it: one is the end where
+    `ends` reads what can stand behind it."""
+    while True:
+        if (yield from text_until(stream, call, (quote, "\\"))) == quote:
+            behind = stream.position
+            is_end = yield from ends()
+            stream.rewind(behind)
+            if is_end:
+                break
+            yield call.string(quote)
+            continue
         letter = yield from stream.character()
         digits = (yield from _hex(stream, _DIGITS[letter])) if letter in _DIGITS else ""
         if letter == "N":

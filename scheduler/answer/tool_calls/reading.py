@@ -51,11 +51,7 @@ class CallBlock:
         self._calls = calls
         self._stream = stream
         self._forms = (notation, *notation.also)
-        self._openers = _longest_first(
-            mark.strip()
-            for form in self._forms
-            for mark in (form.opening.rstrip().removesuffix("["), form.call_start, *form.openings)
-        )
+        self._openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
         self._prefixes = tuple(form for form in self._forms if form.prefix and not form.is_json)
         self._closers = _longest_first(
             mark.strip().removeprefix("]")
@@ -76,6 +72,13 @@ class CallBlock:
     def openers(self) -> tuple[str, ...]:
         """Return the marks that begin a block."""
         return self._openers
+
+    @property
+    def sure(self) -> tuple[str, ...]:
+        """Return what begins a call whatever stands behind it."""
+        own = self._notation
+        bare_head = not (own.opening or own.call_start or own.bare or own.is_json)
+        return (*self._openers, *((own.prefix,) if bare_head and own.prefix else ()))
 
     @property
     def closers(self) -> tuple[str, ...]:
@@ -150,8 +153,7 @@ class CallBlock:
             opened = True
         if (yield from self._stream.optional("{")):
             return (yield from self._names_in_json())
-        has_bare = any(not form.prefix for form in self._forms)
-        return opened and has_bare and (yield from self._names_offered())
+        return opened and (yield from self._names_offered())
 
     def _names_in_json(self) -> Waiting[bool]:
         yield from self._stream.space()
@@ -193,25 +195,27 @@ class CallBlock:
     def _next(self, *, first: bool) -> Waiting[Notation | str | None]:
         """Read what stands before the next call. Return its notation; "{" for one in JSON; None behind the
         last one. Raise NotAsWritten where there is none at all."""
-        behind, opened, stream = self._stream.position, False, self._stream
+        behind, opened, stream = self._stream.position, "", self._stream
         if first:
             self._listed = False
         while True:
             yield from stream.space()
-            if (yield from self._literal(self._openers)):
-                opened = True
+            if mark := (yield from self._literal(self._openers)):
+                opened = mark
                 continue
             if (yield from self._literal(self._closers)):
                 if first:
                     raise _Empty("there is no call between the marks")
-                behind = stream.position
+                behind, opened, self._listed = stream.position, "", False
                 continue
             self._head_at = stream.position
             if (opened or first) and not self._listed and (yield from stream.optional("[")):
                 self._listed = True
                 continue
             if self._listed and (yield from stream.optional("]")):
-                behind = stream.position
+                behind, self._listed = stream.position, False
+                if first:
+                    raise _Empty("there is no call in the list")
                 continue
             if not first and (yield from self._literal(_SEPARATORS)):
                 continue
@@ -220,10 +224,10 @@ class CallBlock:
             for form in self._prefixes:
                 if (yield from stream.optional(form.prefix)):
                     return form
-            if opened or self._listed:
-                bare = next((form for form in self._forms if not form.prefix), None)
-                if bare is not None and not (yield from stream.ended()):
-                    return bare
+            if (opened or self._listed) and (form := self._bare(opened)) is not None:
+                # Gemma's calls without their first word.
+                yield from stream.optional(":")
+                return form
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")
@@ -240,11 +244,18 @@ class CallBlock:
         self._stream.read(len(rest) if is_half else 0)
         return is_half
 
-    def _literal(self, literals: Sequence[str]) -> Waiting[bool]:
+    def _bare(self, opened: str) -> Notation | None:
+        """Return the notation of a call whose name stands directly behind a mark."""
+        forms = [form for form in self._forms if not form.is_json and not _is_attribute(form)]
+        own = [form for form in forms if opened in _openers_of(form)]
+        return next(iter(sorted(own or forms, key=lambda form: form.prefix != "")), None)
+
+    def _literal(self, literals: Sequence[str]) -> Waiting[str]:
+        """Read and return one of these; "" if none is next."""
         for literal in literals:
             if (yield from self._stream.optional(literal)):
-                return True
-        return False
+                return literal
+        return ""
 
     def _one(self, form: Notation | str) -> Reading[None]:
         if isinstance(form, str):
@@ -328,8 +339,12 @@ class CallBlock:
             return name, None
         opening = "(" if isinstance(form.arguments, Keywords) else "{"
         number = after.split(NUMBER)[-1]
-        ends = [one for one in (number, form.id_mark, opening) if one]
+        others = (*self._closers, *self._openers)
+        ends = [one for one in (number, form.id_mark, opening, *others) if one]
         text, mark = yield from self._stream.name(ends)
+        if mark in others and mark != number:
+            self._stream.rewind(self._stream.position - len(mark))
+            raise NotAsWritten("its arguments are missing")
         call_id = None
         if NUMBER in after and mark == number:
             head = text.strip()
@@ -382,6 +397,8 @@ class CallBlock:
             if _is_json(call.sent + rest):
                 rest = text
         self._over()
+        if isinstance(fault, _Empty) and is_control(text):
+            return False
         self._calls.malformed += 1
         yield MalformedCall(space + text, index, rest)
         return found is not None
@@ -411,8 +428,22 @@ class CallBlock:
         return end
 
 
+def _openers_of(form: Notation) -> tuple[str, ...]:
+    return (form.opening.rstrip().removesuffix("["), form.call_start.strip(), *form.openings)
+
+
+def _is_attribute(form: Notation) -> bool:
+    """Return whether a name stands within a tag."""
+    return form.prefix.endswith("=")
+
+
 def _longest_first(marks: Iterator[str]) -> tuple[str, ...]:
     return tuple(sorted({mark for mark in marks if mark}, key=len, reverse=True))
+
+
+def is_control(text: str) -> bool:
+    """Return whether a text begins with a control token, which no text of an answer has."""
+    return text.startswith("<|") or text[1:2] == "｜"
 
 
 def _is_json(text: str) -> bool:

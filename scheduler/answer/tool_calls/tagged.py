@@ -148,9 +148,9 @@ class TaggedArguments:
 
     def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
         schema = self._call.property_schema(key)
-        if is_text is not None:
-            return text if is_text else read_value(text)
-        if "string" not in types or self._tagged.has_json:
+        if is_text:
+            return text
+        if is_text is False or "string" not in types or self._tagged.has_json:
             try:
                 return read_value(text)
             except ValueError:

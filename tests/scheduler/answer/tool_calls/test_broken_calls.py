@@ -57,12 +57,6 @@ BROKEN = {
         "glm47",
         "<tool_call>edit-file<arg_key>text</arg_key><arg_value>/srv/data</arg_value>and</tool_call>",
     ),
-    "no-json": (
-        "dsml",
-        '<｜DSML｜function_calls><｜DSML｜invoke name="edit-file">'
-        '<｜DSML｜parameter name="whole" string="false">'
-        "soon</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>",
-    ),
     "no-brace": ("gemma4", '<|tool_call>call:edit-file{text:<|"|>a<|"|>,whole:[1<tool_call|>'),
     "no-string-end": (
         "function_gemma",
