@@ -127,8 +127,8 @@ _TAGS = re.compile(r"</([\w:]*think(?:ing)?(?::\w+)?)>")
 _AROUND_TEXT = (
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    *("<response>", "</response>"),
     *("<|begin_of_box|>", "<|end_of_box|>"),
+    *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer")),
 )
 """What families write around an answer's text."""
 
@@ -186,10 +186,15 @@ def _has_xtml(vocabulary: Mapping[str, int]) -> bool:
 
 def _around_text(template: str, vocabulary: Mapping[str, int]) -> tuple[str, ...]:
     xtml = _has_xtml(vocabulary)
-    return tuple(
+    # Granite 3.3; others write tools' results in such tags.
+    tagged = ("<response>", "</response>") if "<response></response>" in template else ()
+    return tagged + tuple(
         mark
         for mark in _AROUND_TEXT
-        if mark in template or mark in vocabulary or (xtml and mark.startswith(("<|open|>", "<|close|>")))
+        if mark in template
+        or mark in vocabulary
+        or (xtml and mark.startswith(("<|open|>", "<|close|>")))
+        or (mark.startswith("<|channel>") and "<|channel>" in vocabulary)
     )
 
 

@@ -38,7 +38,7 @@ Reading: TypeAlias = Generator[AnswerPiece | Heavy | None, None, T]
 
 @lru_cache(maxsize=1024)
 def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, marks)))
+    return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 class NotAsWritten(Exception):
@@ -153,11 +153,14 @@ class TextStream:
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
         """Read and return the text that is certainly before the first of `marks`, and that mark, unread (""
-        if it is not there yet). If several begin at the same place, the first in `marks` counts."""
+        if it is not there yet). If several begin at the same place, the longest counts."""
         if not marks:
             return self.read(len(self._text) - self._at), ""
         if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
-            return self.read(found.start() - self._at), found[0]
+            rest = self._text[found.start() : found.start() + max(map(len, marks))]
+            # At the end of the text it may be the beginning of a longer one.
+            is_half = not self.closed and any(len(one) > len(rest) and one.startswith(rest) for one in marks)
+            return self.read(found.start() - self._at), "" if is_half else found[0]
         keep = 0
         if not self.closed:
             longest = max(map(len, marks))

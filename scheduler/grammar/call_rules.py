@@ -17,6 +17,7 @@ from scheduler.answer.notations.description import (
     TYPE,
     Arguments,
     Braced,
+    Elements,
     JsonObject,
     Keywords,
     Notation,
@@ -196,6 +197,8 @@ class CallRules:
                 return f'"{{" {values.listed(one, braced.key)} "}}"'
             case Keywords():
                 return self._keywords(form, forms, one)
+            case Elements():
+                raise CannotWrite((), "the notation is not held")
             case JsonObject():
                 notation = self._json_notation(form.ends, forms)
                 return ValueRules(self._book, forms, notation, self._complaint).form(one)

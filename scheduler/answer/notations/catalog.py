@@ -18,6 +18,7 @@ from scheduler.answer.notations.description import (
     TOOL,
     TYPE,
     Braced,
+    Elements,
     JsonObject,
     Keywords,
     Layout,
@@ -76,6 +77,17 @@ _MINIMAX = Notation(
     tail="</invoke>\n",
     closing="</minimax:tool_call>",
     tools=_IN_QUOTES,
+)
+
+_M3 = "]<]minimax[>["
+
+_MINIMAX_M3 = Notation(
+    "minimax_m3",
+    opening=f"{_M3}<tool_call>\n",
+    head=f'{_M3}<invoke name="{TOOL}">',
+    arguments=Elements(_M3),
+    tail=f"{_M3}</invoke>\n",
+    closing=f"{_M3}</tool_call>",
 )
 
 _MINICPM = Notation(
@@ -372,6 +384,7 @@ _BY_NAME = {
         ),
         _HY3,
         _MINIMAX,
+        _MINIMAX_M3,
         _MINICPM,
         _DSML32,
         _DSML4,
@@ -442,6 +455,7 @@ NOTATIONS = tuple(_BY_NAME)
 
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("minimax_m2", ("<minimax:tool_call>",)),
+    ("minimax_m3", (_M3, "<invoke name=")),
     ("gemma4", ("<|tool_call>", "<tool_call|>")),
     ("function_gemma", ("<start_function_call>",)),
     ("longcat", ("<longcat_tool_call>",)),
@@ -492,6 +506,8 @@ def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notatio
         return None
     if form.layout is Layout.MUSE_SPARK:
         return Unheld(notation.name, "names the tool both in a message header and in the call")
+    if isinstance(notation.arguments, Elements):
+        return Unheld(notation.name, "writes objects and arrays as elements")
     if notation is _MISTRAL and not has_token("[ARGS]"):
         return _MISTRAL_LIST
     return notation

@@ -111,7 +111,14 @@ class Keywords:
     order: Order = Order.DECLARED
 
 
-Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Each parameter is an element, nested ones for objects and arrays, with a mark before each tag."""
+
+    mark: str
+
+
+Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords | Elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +167,25 @@ class Notation:
     @property
     def start(self) -> str:
         """Return the text at which calls begin for a reader."""
-        begins = self.opening or self.call_start
-        return begins.rstrip().removesuffix("[") or begins or self.prefix
+        return self.opening_mark or self.opening or self.call_start.rstrip() or self.prefix
 
     @property
     def end(self) -> str:
         """Return the text at which they end; empty if there is none."""
-        return (self.closing if self.opening else self.call_end).strip().removeprefix("]")
+        return self.closing_mark if self.opening else self.call_end.strip()
+
+    @property
+    def opening_mark(self) -> str:
+        """Return `opening` without white space and the bracket of a list."""
+        return self.opening.strip().removesuffix("[" if self._is_list else "")
+
+    @property
+    def closing_mark(self) -> str:
+        return self.closing.strip().removeprefix("]" if self._is_list else "").strip()
+
+    @property
+    def _is_list(self) -> bool:
+        return self.opening.endswith("[") and self.closing.startswith("]")
 
     @property
     def prefix(self) -> str:

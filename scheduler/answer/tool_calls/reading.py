@@ -17,6 +17,7 @@ from scheduler.answer.notations.description import (
     NUMBER,
     TOOL,
     Braced,
+    Elements,
     JsonObject,
     Keywords,
     Notation,
@@ -24,6 +25,7 @@ from scheduler.answer.notations.description import (
 )
 from scheduler.answer.text_stream import HEAVY, NotAsWritten, Reading, TextEnded, TextStream, Waiting
 from scheduler.answer.tool_calls.braced import braced_arguments
+from scheduler.answer.tool_calls.elements import element_arguments
 from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
 from scheduler.answer.tool_calls.keywords import keyword_arguments
 from scheduler.answer.tool_calls.tagged import TaggedArguments
@@ -37,6 +39,7 @@ _MOST_RESTARTS = 16
 _NAME = re.compile(r"[^\s<>{}()\"']+")
 _FUNCTIONS = "functions."
 _SEPARATORS = (",", ";")
+_QUOTED = re.compile(r"\s*([\"'])(.*?)\1")
 
 
 class _Empty(NotAsWritten):
@@ -54,9 +57,14 @@ class CallBlock:
         self._openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
         self._prefixes = tuple(form for form in self._forms if form.prefix and not form.is_json)
         self._closers = _longest_first(
-            mark.strip().removeprefix("]")
+            mark
             for form in self._forms
-            for mark in ("" if form.is_json else form.tail, form.call_end, form.closing, *form.strays)
+            for mark in (
+                "" if form.is_json else form.tail.strip(),
+                form.call_end.strip(),
+                form.closing_mark,
+                *form.strays,
+            )
         )
         self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes))
         self._call: WrittenCall | None = None
@@ -64,6 +72,8 @@ class CallBlock:
         self._head_at = 0
         """Where the head of the newest call begins."""
         self._listed = False
+        self._within = False
+        """Whether the mark of several calls has been opened."""
         self._restarts = _MOST_RESTARTS
         self.cut = False
         """Whether the answer ends in the middle by the client's or the server's limits."""
@@ -157,6 +167,10 @@ class CallBlock:
 
     def _names_in_json(self) -> Waiting[bool]:
         yield from self._stream.space()
+        for literal in ('"type"', ":", '"function"', ","):
+            if not (yield from self._stream.optional(literal)):
+                break
+            yield from self._stream.space()
         for name in NAMES:
             if (yield from self._stream.optional(f'"{name}"')):
                 yield from self._stream.space()
@@ -197,13 +211,14 @@ class CallBlock:
         last one. Raise NotAsWritten where there is none at all."""
         behind, opened, stream = self._stream.position, "", self._stream
         if first:
-            self._listed = False
+            self._listed = self._within = False
         while True:
             yield from stream.space()
             if mark := (yield from self._literal(self._openers)):
-                opened = mark
+                opened, self._within = mark, True
                 continue
-            if (yield from self._literal(self._closers)):
+            if mark := (yield from self._literal(self._closers)):
+                self._within = self._within and mark != self._notation.closing_mark
                 if first:
                     raise _Empty("there is no call between the marks")
                 behind, opened, self._listed = stream.position, "", False
@@ -228,6 +243,12 @@ class CallBlock:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return form
+            if self._within and not first and (form := self._bare("")) is not None and not form.call_start:
+                begun = stream.position
+                is_call = yield from self._names_offered()
+                stream.rewind(begun)
+                if is_call:
+                    return form
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")
@@ -271,6 +292,8 @@ class CallBlock:
                 yield from keyword_arguments(self._stream, call)
             case Braced() as braced:
                 yield from braced_arguments(self._stream, call, braced)
+            case Elements(mark=mark):
+                yield from element_arguments(self._stream, call, mark, self._calls.budget)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
 
@@ -322,42 +345,30 @@ class CallBlock:
     def _name(self, form: Notation) -> Waiting[tuple[str, str | None]]:
         """Return the tool's name, and the call's id if the model writes one."""
         before, after = form.head.split(TOOL)
-        after = after.strip()
-        if before.endswith('"'):
-            text, _ = yield from self._stream.name([after.split(NUMBER)[-1].lstrip('"')])
-            quoted = re.match(r"\s*([\"'])(.*?)\1", text)
-            return self._checked(quoted[2] if quoted else text), None
-        if isinstance(form.arguments, Tagged):
-            key = form.arguments.opening.split("{")[0].rstrip()
-            ends = [after] if after else [key, "\n", "{", *self._closers, *self._openers]
-            text, mark = yield from (self._stream.name(ends) if after else self._ending(ends))
-            if mark and mark not in (after, "\n"):
-                self._stream.rewind(self._stream.position - len(mark))
-            name = self._checked(text)
-            if mark != key and not form.prefix and name not in self._calls.offered:
-                raise NotAsWritten("words are no call")
-            return name, None
-        opening = "(" if isinstance(form.arguments, Keywords) else "{"
-        number = after.split(NUMBER)[-1]
+        middle, _, last = after.strip().rpartition(NUMBER)
+        last, soft = last.lstrip('"'), _beginnings(form)
         others = (*self._closers, *self._openers)
-        ends = [one for one in (number, form.id_mark, opening, *others) if one]
-        text, mark = yield from self._stream.name(ends)
-        if mark in others and mark != number:
-            self._stream.rewind(self._stream.position - len(mark))
-            raise NotAsWritten("its arguments are missing")
-        call_id = None
-        if NUMBER in after and mark == number:
-            head = text.strip()
-            text = head.rpartition(after.split(NUMBER)[0])[0] or head
-            call_id = head if text.startswith(_FUNCTIONS) or before.endswith(_FUNCTIONS) else None
-            if call_id is not None and not head.startswith(_FUNCTIONS):
-                call_id = before.strip() + head
-        if mark == form.id_mark and mark:
-            call_id, mark = yield from self._stream.name([number, opening])
+        ends = [one for one in (last, form.id_mark, *soft, *others) if one]
+        text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
+        call_id: str | None = None
+        if mark and mark == form.id_mark:
+            call_id, mark = yield from self._stream.name([last, *soft])
             call_id = call_id.strip()
-        if mark == opening and opening != "(":
-            self._stream.rewind(self._stream.position - 1)
-        return self._checked(text), call_id
+        if mark != last:
+            self._stream.rewind(self._stream.position - len(mark))
+            if last and mark in others:
+                raise NotAsWritten("its arguments are missing")
+        if (quoted := _QUOTED.match(text)) is not None:
+            text = quoted[2]
+        elif middle and mark == last:
+            head = text.strip()
+            text = head.rpartition(middle)[0] or head
+            if before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
+                call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
+        name = self._checked(text)
+        if not last and mark != soft[0] and name not in self._calls.offered:
+            raise NotAsWritten("words are no call")
+        return name, call_id
 
     def _ending(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
         """Return a name that a mark ends, or the end of the text."""
@@ -429,7 +440,20 @@ class CallBlock:
 
 
 def _openers_of(form: Notation) -> tuple[str, ...]:
-    return (form.opening.rstrip().removesuffix("["), form.call_start.strip(), *form.openings)
+    return (form.opening_mark, form.call_start.strip(), *form.openings)
+
+
+def _beginnings(form: Notation) -> tuple[str, ...]:
+    """Return what begins the arguments behind a name, where what should stand between is missing."""
+    match form.arguments:
+        case Tagged(opening=opening):
+            return (opening.split("{")[0].rstrip(), "{", "\n")
+        case JsonObject():
+            return ("{",)
+        case Braced():
+            return ("{", "(")
+        case _:
+            return ()
 
 
 def _is_attribute(form: Notation) -> bool:
