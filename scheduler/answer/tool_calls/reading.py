@@ -36,6 +36,9 @@ __all__ = ["CallBlock", "call_id"]
 
 _MOST_RESTARTS = 16
 """Bound on reading parts of an answer again, so that no text takes longer than linear time."""
+_MOST_MARKS = 4
+"""Bound on marks before a call."""
+_LONGEST_HEAD = 256
 _NAME = re.compile(r"[^\s<>{}()\"']+")
 _FUNCTIONS = "functions."
 _SEPARATORS = (",", ";")
@@ -150,7 +153,7 @@ class CallBlock:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered
         tool."""
         opened = False
-        while True:
+        for _ in range(_MOST_MARKS):
             yield from self._stream.space()
             if not (yield from self._literal(self._openers)):
                 break
@@ -163,7 +166,11 @@ class CallBlock:
             opened = True
         if (yield from self._stream.optional("{")):
             return (yield from self._names_in_json())
-        return opened and (yield from self._names_offered())
+        if not opened or not (yield from self._names_offered()):
+            return False
+        bare = self._bare("")
+        calls = bare is not None and isinstance(bare.arguments, Keywords)
+        return not calls or (yield from self._stream.peek()) == "("
 
     def _names_in_json(self) -> Waiting[bool]:
         yield from self._stream.space()
@@ -204,7 +211,16 @@ class CallBlock:
         heads = [rf"(?:{re.escape(form.prefix)})\s*{named}" for form in self._prefixes]
         heads.append(rf"\{{\s*\"(?:{'|'.join(NAMES)})\"\s*:\s*{named}")
         heads.append(rf"(?:{openers})\s*{named}")
-        return re.compile(rf"(?:(?:{openers})\s*)*(?:{'|'.join(heads)})")
+        return re.compile("|".join(heads))
+
+    def _head_in(self, raw: str, start: int) -> int | None:
+        """Return where the marks of the first call of an offered tool begin in a text."""
+        if (found := self._heads.search(raw, start)) is None:
+            return None
+        place = found.start()
+        while (before := raw[start:place].rstrip()) and before.endswith(self._openers or "\0"):
+            place = start + len(before) - len(next(one for one in self._openers if before.endswith(one)))
+        return place
 
     def _next(self, *, first: bool) -> Waiting[Notation | str | None]:
         """Read what stands before the next call. Return its notation; "{" for one in JSON; None behind the
@@ -392,10 +408,13 @@ class CallBlock:
         stream, call = self._stream, self._call
         end = stream.position
         raw, head = stream.raw(begun), max(self._head_at, begun) - begun
-        found = self._heads.search(raw, head + 1) if self._restarts else None
+        # The fault may be in the middle of the next head.
+        ahead = yield from stream.peek(_LONGEST_HEAD)
+        found = self._head_in(raw + ahead[:_LONGEST_HEAD], head + 1) if self._restarts else None
+        found = None if found is None or found >= len(raw) else found
         if found is not None:
             self._restarts -= 1
-            end = begun + found.start()
+            end = begun + found
             stream.rewind(end)
         elif self.cut and isinstance(fault, TextEnded):
             return False

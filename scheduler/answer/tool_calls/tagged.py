@@ -228,9 +228,9 @@ class TaggedArguments:
                     closers += 1
                     break
             else:
-                if not closers:
-                    return _Behind.VALUE
-                return _Behind.CALL if (yield from self._begins_call()) else _Behind.TEXT
+                if (yield from self._begins_call()):
+                    return _Behind.CALL
+                return _Behind.TEXT if closers else _Behind.VALUE
 
     def _key(self) -> Waiting[tuple[str, bool | None]]:
         """Return the name of the parameter, and whether its value is text (or None if its schema decides
