@@ -1,26 +1,27 @@
-"""How a model writes reasoning and tool calls: inferred from its tokenizer, or set by the operator."""
+"""How a model writes reasoning and tool calls: found in its tokenizer's template, or set by the operator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scheduler.answer import dsml, harmony, mlx_lm_parts
-from scheduler.answer.harmony import HarmonySplitter
-from scheduler.answer.splitter import (
-    CALL,
-    CALL_IN_REASONING,
-    HIDDEN,
-    REASONING,
-    TEXT,
-    Edge,
-    MarkSplitter,
-    Section,
-    Splitter,
+from scheduler.answer import harmony, mlx_lm_parts
+from scheduler.answer.notations.catalog import (
+    GENERIC,
+    GENERIC_CALL,
+    GENERIC_RESULT,
+    HARMONY,
+    NOTATIONS,
+    described,
+    sign_of,
 )
+from scheduler.answer.notations.description import Layout, Notation
+from scheduler.answer.sections import SectionKind, Sections
 from scheduler.errors import OptionError
+
+__all__ = ["GENERIC", "GENERIC_CALL", "GENERIC_RESULT", "AnswerFormat", "Layout", "answer_format"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,67 +36,36 @@ class ReasoningSyntax:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolSyntax:
-    """The marks around tool calls, and mlx-lm's parser of the text between them.
-
-    `tokens`: control tokens that the parser needs in the text. `call_mark` occurs once in every call.
-    `streams`: the inside is `{"name": ..., "arguments": {...}}`, which can be parsed as it is written.
-    """
-
-    name: str
-    start: str
-    end: str
-    parse: Callable[[str, list[dict[str, Any]] | None], Any]
-    tokens: tuple[str, ...] = ()
-    call_mark: str = ""
-    streams: bool = False
-    string_mark: str = ""
-    """The mark around strings, in syntaxes with braces. Braces outside strings must match: otherwise mlx-lm's
-    parser takes quadratic time, and every stream waits for it."""
-    guesses: bool = False
-    """Its parser returns text that it cannot parse as an argument called `raw`."""
-    short_ids: bool = False
-    """Mistral's templates accept only ids of nine letters and digits."""
-    result_mark: str = ""
-    """The start of a tool's result. A model that does not stop after its calls continues with this: the
-    answer ends before it."""
-
-
-class Layout(Enum):
-    """What decides where sections begin."""
-
-    MARKS = auto()
-    MUSE_SPARK = auto()
-    HARMONY = auto()
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerFormat:
     """One model's format. The default is text only."""
 
     reasoning: ReasoningSyntax | None = None
-    tools: ToolSyntax | None = None
+    tools: Notation | None = None
     layout: Layout = Layout.MARKS
     hidden_marks: tuple[str, ...] = ()
-    transitions: Mapping[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Transitions as in mlx-lm's RESPONSE_FORMAT."""
+    """Marks around the answer's text."""
+
+    @property
+    def notation(self) -> Notation | None:
+        """Return the notation of its calls; None if it has none."""
+        return HARMONY if self.layout is Layout.HARMONY else self.tools
 
     @property
     def has_tool_calls(self) -> bool:
-        return self.tools is not None or self.layout is Layout.HARMONY
+        return self.notation is not None
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
         """Return whose notation the calls are in: the model's own template's, or ours
         (`prompt/generic_tools.py`)."""
-        if not self.has_tool_calls:
+        if self.notation is None:
             return "none"
-        return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
+        return "generic" if self.notation.name == GENERIC else "native"
 
     @property
     def call_notation(self) -> str:
         """Return the name for metrics."""
-        return "harmony" if self.tools is None else self.tools.name
+        return "none" if self.notation is None else self.notation.name
 
     @property
     def reasoning_notation(self) -> str:
@@ -115,92 +85,27 @@ class AnswerFormat:
         """Return the control tokens that must appear in the text so that the marks are found. Others are
         dropped."""
         tokens = list(self.hidden_marks)
-        if self.layout is Layout.HARMONY:
+        if self.layout is not Layout.MARKS:
             tokens += harmony.TOKENS
-        if self.layout is Layout.MUSE_SPARK:
-            tokens += ["<|message|>", "<|eom|>", "<|eot|>", "<|start|>"]
         if self.reasoning is not None:
             tokens += [self.reasoning.start, self.reasoning.end, *_REASONING_TOKENS]
         if tools and self.tools is not None:
-            tokens += [self.tools.start, self.tools.end, *self.tools.tokens]
+            tokens += [token for one in (self.tools, *self.tools.also) for token in one.control]
         return frozenset(tokens)
 
-    def splitter(self, *, tools: bool, in_reasoning: bool) -> Splitter:
-        """Return the splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt
-        opened it."""
-        if self.layout is Layout.HARMONY:
-            return HarmonySplitter(calls=tools)
-        edges = self._edges(tools)
-        if self.layout is Layout.MUSE_SPARK:
-            return MarkSplitter(edges, HIDDEN)
+    def splitter(self, *, tools: bool, in_reasoning: bool) -> Sections:
+        """Return where an answer begins. `tools`: whether any were offered. `in_reasoning`: the prompt opened
+        it."""
         opens = self.reasoning is not None and (in_reasoning or self.reasoning.opens)
-        return MarkSplitter(edges, REASONING if opens else TEXT)
-
-    def _edges(self, tools: bool) -> dict[Section, list[Edge]]:
-        edges: dict[Section, list[Edge]] = {
-            section: [] for section in (TEXT, REASONING, CALL, CALL_IN_REASONING, HIDDEN)
-        }
-        if (reasoning := self.reasoning) is not None:
-            edges[TEXT].append(Edge(reasoning.start, REASONING, only_first=not reasoning.anywhere))
-            edges[REASONING] += [
-                Edge(reasoning.end, TEXT),
-                # The prompt opened it already, and the model repeats the mark.
-                Edge(reasoning.start, REASONING, only_first=True),
-            ]
-            edges[CALL_IN_REASONING].append(Edge(reasoning.end, TEXT))
-        if tools and self.tools is not None:
-            self._add_tool_edges(edges, self.tools)
-        edges[TEXT] += [Edge(mark, TEXT) for mark in self.hidden_marks]
-        for source, pairs in self.transitions.items():
-            edges[_SECTIONS[source]] += [
-                Edge(mark, _SECTIONS[target])
-                for mark, target in pairs
-                if tools or _SECTIONS[target] is not CALL
-            ]
-        return edges
-
-    def _add_tool_edges(self, edges: dict[Section, list[Edge]], syntax: ToolSyntax) -> None:
-        if syntax.result_mark:
-            edges[TEXT].append(Edge(syntax.result_mark, HIDDEN))
-        if self.layout is Layout.MARKS:
-            edges[TEXT].append(Edge(syntax.start, CALL))
-        edges[REASONING].append(Edge(syntax.start, CALL_IN_REASONING))
-        if syntax.end:
-            after = HIDDEN if self.layout is Layout.MUSE_SPARK else TEXT
-            edges[CALL].append(Edge(syntax.end, after))
-            edges[CALL_IN_REASONING].append(Edge(syntax.end, after))
-        else:
-            # Only the next call's start mark ends a call.
-            edges[CALL].append(Edge(syntax.start, CALL))
+        if self.layout is not Layout.MARKS:
+            return Sections(SectionKind.HIDDEN, tools)
+        return Sections(SectionKind.REASONING if opens else SectionKind.TEXT, tools)
 
 
 PLAIN = AnswerFormat()
 
-GENERIC = "generic"
-"""The name of the notation of models whose template has no tools."""
-GENERIC_CALL = ("<tool_call>", "</tool_call>")
-GENERIC_RESULT = "<tool_response>"
-
-_SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
-"""Sections by mlx-lm's names of states."""
-
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
-
-_K2_CALL = "<|tool_call_begin|>"
-_TOOL_TRAITS: dict[str, dict[str, Any]] = {
-    "json_tools": {"streams": True},
-    "glm47": {"guesses": True},
-    "laguna": {"guesses": True},
-    "gemma4": {"tokens": ('<|"|>',), "string_mark": '<|"|>'},
-    "function_gemma": {"tokens": ("<escape>",), "string_mark": "<escape>"},
-    "kimi_k2": {
-        "tokens": (_K2_CALL, "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
-        "call_mark": _K2_CALL,
-    },
-    "kimi_k3": {"tokens": ("<|open|>", "<|close|>", "<|sep|>"), "call_mark": "<|open|>call"},
-    "mistral": {"tokens": ("[ARGS]",), "short_ids": True},
-}
 
 REASONING_SYNTAXES = {
     "think": ReasoningSyntax("<think>", "</think>"),
@@ -210,25 +115,31 @@ REASONING_SYNTAXES = {
     "gemma4": ReasoningSyntax("<|channel>thought", "<channel|>", anywhere=True),
     "kimi_k3": ReasoningSyntax("<|open|>think<|sep|>", "<|close|>think<|sep|>", anywhere=True),
     "magistral": ReasoningSyntax("[THINK]", "[/THINK]"),
+    "cohere": ReasoningSyntax("<|START_THINKING|>", "<|END_THINKING|>", anywhere=True),
+    "apertus": ReasoningSyntax("<|inner_prefix|>", "<|inner_suffix|>", anywhere=True),
+    "seed": ReasoningSyntax("<seed:think>", "</seed:think>"),
+    "minimax_m3": ReasoningSyntax("<mm:think>", "</mm:think>"),
 }
 REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 """Values of `--reasoning-parser`."""
+_TAGS = re.compile(r"</([\w:]*think(?:ing)?(?::\w+)?)>")
+"""The closing tag of a template's own word for thoughts."""
+_AROUND_TEXT = (
+    *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    *("<|begin_of_box|>", "<|end_of_box|>"),
+    *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer")),
+)
+"""What families write around an answer's text."""
 
 
 def tool_parsers() -> tuple[str, ...]:
     """Return values of `--tool-parser`."""
-    return ("auto", "none", "harmony", GENERIC, "dsml", *mlx_lm_parts.tool_parser_names())
+    return ("auto", "none", "harmony", *NOTATIONS)
 
 
-def tool_syntax(name: str) -> ToolSyntax:
-    if name == GENERIC:
-        json_tools = mlx_lm_parts.tool_parser("json_tools")
-        return ToolSyntax(
-            GENERIC, *GENERIC_CALL, json_tools.parse_tool_call, streams=True, result_mark=GENERIC_RESULT
-        )
-    module = dsml if name == "dsml" else mlx_lm_parts.tool_parser(name)
-    start, end = module.tool_call_start, module.tool_call_end
-    return ToolSyntax(name, start, end, module.parse_tool_call, **_TOOL_TRAITS.get(name, {}))
+def tool_syntax(name: str) -> Notation:
+    return described(name)
 
 
 def answer_format(
@@ -237,18 +148,19 @@ def answer_format(
     """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
+    vocabulary = tokenizer.get_vocab()
     if "harmony" in (tool_parser, reasoning_parser) or (
-        (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(tokenizer)
+        (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(vocabulary)
     ):
         return AnswerFormat(layout=Layout.HARMONY)
-    template = template_type(tokenizer, model_type)
-    response_format = _response_format(template)
+    program = template_type(tokenizer, model_type)
+    template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+    is_muse = program == "muse_spark"
     return AnswerFormat(
-        reasoning=_reasoning(tokenizer, reasoning_parser),
-        tools=_tools(tokenizer, model_type, tool_parser, template),
-        layout=Layout.MUSE_SPARK if response_format else Layout.MARKS,
-        hidden_marks=mlx_lm_parts.inferred_structural_markers(tokenizer),
-        transitions=response_format,
+        reasoning=_reasoning(template, vocabulary, reasoning_parser),
+        tools=_tools(tokenizer, model_type, tool_parser, program, template),
+        layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
+        hidden_marks=_around_text(template, vocabulary),
     )
 
 
@@ -264,40 +176,60 @@ def _check(option: str, name: str, known: tuple[str, ...]) -> None:
         raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
 
 
-def _writes_harmony(tokenizer: Any) -> bool:
-    vocabulary = tokenizer.get_vocab()
+def _writes_harmony(vocabulary: Mapping[str, int]) -> bool:
     return all(token in vocabulary for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"))
 
 
-def _response_format(template: str | None) -> Mapping[str, list[tuple[str, str]]]:
-    if template is None:
-        return {}
-    module = mlx_lm_parts.chat_template(template)
-    transitions: dict[str, list[tuple[str, str]]] = getattr(module, "RESPONSE_FORMAT", {}).get(
-        "transitions", {}
+def _has_xtml(vocabulary: Mapping[str, int]) -> bool:
+    return all(token in vocabulary for token in ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"))
+
+
+def _around_text(template: str, vocabulary: Mapping[str, int]) -> tuple[str, ...]:
+    xtml = _has_xtml(vocabulary)
+    # Granite 3.3; others write tools' results in such tags.
+    tagged = ("<response>", "</response>") if "<response></response>" in template else ()
+    return tagged + tuple(
+        mark
+        for mark in _AROUND_TEXT
+        if mark in template
+        or mark in vocabulary
+        or (xtml and mark.startswith(("<|open|>", "<|close|>")))
+        or (mark.startswith("<|channel>") and "<|channel>" in vocabulary)
     )
-    return transitions
 
 
-def _reasoning(tokenizer: Any, name: str) -> ReasoningSyntax | None:
+def _reasoning(template: str, vocabulary: Mapping[str, int], name: str) -> ReasoningSyntax | None:
+    """Return the marks that the template writes, or else those that are in the vocabulary."""
     if name == "none":
         return None
     if name != "auto":
         return REASONING_SYNTAXES[name]
-    marks = mlx_lm_parts.inferred_thinking(tokenizer)
-    if marks is None:
-        vocabulary = tokenizer.get_vocab()
-        return REASONING_SYNTAXES["magistral"] if "[THINK]" in vocabulary else None
-    known = (syntax for syntax in REASONING_SYNTAXES.values() if (syntax.start, syntax.end) == marks)
-    return next(known, ReasoningSyntax(*marks))
+    if _has_xtml(vocabulary):
+        return REASONING_SYNTAXES["kimi_k3"]
+    known = [one for one in REASONING_SYNTAXES.values() if not one.opens]
+    for has in (template.__contains__, vocabulary.__contains__):
+        for one in known:
+            first = one.start.removesuffix("thought")
+            if has(one.end) and has(first):
+                return one
+    filled = template.replace("{}", ":opensource")
+    if (found := _TAGS.search(filled)) is not None:
+        return ReasoningSyntax(f"<{found[1]}>", f"</{found[1]}>")
+    return None
 
 
-def _tools(tokenizer: Any, model_type: str, name: str, template: str | None) -> ToolSyntax | None:
+def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, template: str) -> Notation | None:
     if name == "auto":
         defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
-        inferred = "dsml" if template == "deepseek_v32" else mlx_lm_parts.inferred_tool_parser(tokenizer)
-        name = given or inferred or "none"
+        found = "dsml" if program == "deepseek_v32" else sign_of(template)
+        name = given or found or _by_vocabulary(tokenizer.get_vocab()) or "none"
         if name not in tool_parsers():
-            raise OptionError(f"--tool-parser: the model asks for {name!r}, which mlx-lm does not have")
-    return None if name == "none" else tool_syntax(name)
+            raise OptionError(f"--tool-parser: the model asks for {name!r}, which is not known")
+    return None if name == "none" else described(name)
+
+
+def _by_vocabulary(vocabulary: Mapping[str, int]) -> str | None:
+    if _has_xtml(vocabulary):
+        return "kimi_k3"
+    return "pythonic" if "<|tool_call_start|>" in vocabulary and "<|tool_call_end|>" in vocabulary else None

@@ -1,37 +1,36 @@
-"""Convert sections to answer events: text, reasoning and tool calls, in order."""
+"""Make the events of an answer from its text: text, reasoning and tool calls, in order.
+
+Marks are found in decoded text: a mark's last character may be one token with what follows. Text that may
+begin a mark is held back until it is decided, so the events do not depend on the pieces in which the text
+arrives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
 
-from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.splitter import REASONING, Opened, Section, SectionKind, Splitter
+from scheduler.answer.answer_format import AnswerFormat, Layout
+from scheduler.answer.harmony import ENDS, MESSAGE, Header
+from scheduler.answer.sections import Said, SectionKind, Sections
+from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.notation_reader import call_reader
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import AnswerCalls, CallReader, ObjectReader, UnreadableCall
+from scheduler.answer.tool_calls.reading import CallBlock, is_control
+from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
+__all__ = ["HEAVY", "Assembly", "Heavy"]
 
-class Heavy(Enum):
-    """Stands between the pieces of an answer: what comes next may take too long for the event loop, so the
-    iterator should be continued in a worker thread."""
-
-    HEAVY = "heavy"
-
-
-HEAVY: Final = Heavy.HEAVY
+_BARE = ("{", "[")
 
 
 class Assembly:
-    """Makes the events of one answer. White space between sections is part of the format and is dropped."""
+    """Makes the events of one answer."""
 
     def __init__(
         self,
         answer_format: AnswerFormat,
-        splitter: Splitter,
+        sections: Sections,
         tools: OfferedTools,
         call_id: Callable[[int], str],
         *,
@@ -40,26 +39,21 @@ class Assembly:
     ) -> None:
         """`spans` is given only if pieces of text carry their tokens' log-probabilities."""
         self._format = answer_format
-        self._splitter = splitter
+        self._section = sections.initial
         self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
-        self._reader: CallReader | None = None
-        self._call_mark = ""
-        """The call's start mark with the space before it, in case it turns out not to be a call."""
-        self._edge = splitter.section.kind is not SectionKind.TEXT
-        """Whether the section's text so far is only white space next to a mark."""
-        self._trims_nothing = False
-        """Whether the white space after the next mark is kept: the call that it ends is shown as text."""
-        self._space: list[str] = []
-        """White space held back because a mark may follow. A list: joining it with each token would be
-        quadratic."""
+        self._stream = TextStream()
         self._spans = spans
-        self._read = 0
-        """Characters of the answer up to the end of the current piece."""
-        self._result_mark = "" if answer_format.tools is None else answer_format.tools.result_mark
-        self._ended = False
-        self.ended_calls = 0
-        """Calls that were started and are over, malformed ones among them."""
-        self.malformed_calls = 0
+        is_marked = answer_format.layout is Layout.MARKS
+        separator = "" if is_marked else "\n"
+        self._said = {kind: Said(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
+        if self._section is not SectionKind.TEXT:
+            self._enter(self._section)
+        notation = answer_format.notation if sections.calls else None
+        self._block = None if notation is None else CallBlock(notation, self._calls, self._stream)
+        self._result_mark = notation.result_mark if notation is not None else ""
+        self._bare = _BARE if notation is not None and notation.bare else ()
+        self._ended = self._cut = False
+        self._pieces = self._answer(self._marked if is_marked else self._message)
 
     @property
     def call_notation(self) -> str:
@@ -67,156 +61,216 @@ class Assembly:
 
     @property
     def in_reasoning(self) -> bool:
-        section = self._splitter.section
-        return section.kind is SectionKind.REASONING or section.in_reasoning
+        return self._section is SectionKind.REASONING
 
     @property
     def in_text(self) -> bool:
-        return self._splitter.section.kind is SectionKind.TEXT
+        return self._section is SectionKind.TEXT
+
+    @property
+    def ended_calls(self) -> int:
+        """Return how many calls were started and are over, malformed ones among them."""
+        return self._calls.ended
+
+    @property
+    def malformed_calls(self) -> int:
+        return self._calls.malformed
 
     @property
     def complete(self) -> bool:
         """Return whether the answer is complete, although the model may generate more: only one call was
         allowed, or it began to write a tool's result itself."""
-        return self._ended or (self.ended_calls > 0 and self._calls.enough)
+        return self._ended or self._calls.enough
 
     def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:
-        section = self._splitter.section
-        for cut in self._splitter.feed(text):
-            if isinstance(cut, str):
-                self._read += len(cut)
-                yield from self._piece(section, cut)
-                if self._calls.ended and self._calls.enough:
-                    # More calls may follow between the same marks.
-                    self.ended_calls = self._calls.started
-                    return
-                continue
-            self._read += len(cut.mark)
-            yield from self._close(section, cut)
-            self._ended = self._result_mark != "" and cut.mark == self._result_mark
-            if self.complete:
-                return
-            section = self._splitter.section
-            if section is cut.section:
-                self._open(section, cut.mark)
+        self._stream.add(text)
+        return self._available()
 
     def finish(self, reason: FinishReason, *, cut_by_client: bool) -> Iterator[AnswerPiece | Heavy]:
         """End the answer. `cut_by_client`: a stop string ended it, perhaps inside a call."""
-        section = self._splitter.section
-        if rest := self._splitter.finish():
-            self._read += len(rest)
-            yield from self._piece(section, rest)
-        if self._reader is not None:
-            yield from self._finish_call(section, self._reader, reason, cut_by_client)
-        elif self._space and section.kind is SectionKind.TEXT:
-            yield self._text(self._take_space())
+        self._stream.closed = True
+        self._cut = reason is FinishReason.LENGTH or cut_by_client
+        if self._block is not None:
+            self._block.cut = self._cut
+        yield from self._available()
+        if self._section is SectionKind.TEXT and (rest := self._said[SectionKind.TEXT].rest()):
+            yield self._text(rest)
 
-    def _finish_call(
-        self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
-    ) -> Iterator[AnswerPiece | Heavy]:
-        """End a call inside which the answer ends. The call is whole if the format has no end mark (or the
-        end of the turn is one), and cut off if anything else ended the answer."""
-        syntax = self._format.tools
-        if reason is FinishReason.LENGTH and not section.in_reasoning and (syntax is None or syntax.end):
-            return
+    def _available(self) -> Iterator[AnswerPiece | Heavy]:
+        """Yield all pieces up to where more text is needed."""
+        while not self.complete and (piece := next(self._pieces, None)) is not None:
+            yield piece
+
+    def _answer(self, section: Callable[[], Reading[None]]) -> Reading[None]:
         try:
-            yield from self._end_call()
-        except UnreadableCall as error:
-            if section.in_reasoning:
-                yield ReasoningDelta(self._call_mark + reader.raw)
-            elif reason is not FinishReason.LENGTH and not cut_by_client:
-                yield self._malformed(reader, error, "")
+            while not self._ended:
+                yield from section()
+        except TextEnded:
+            pass
 
-    def _open(self, section: Section, mark: str) -> None:
-        if section.kind is SectionKind.CALL:
-            self._reader = self._make_reader(section)
-            self._call_mark = "".join(self._space) + mark
-        self._edge, self._space = not self._trims_nothing, []
-        self._trims_nothing = False
+    def _enter(self, section: SectionKind) -> None:
+        self._section = section
+        for said in self._said.values():
+            said.mark()
 
-    def _make_reader(self, section: Section) -> CallReader:
-        if section.call_name is not None:
-            return ObjectReader(section.call_name, self._calls)
-        syntax = self._format.tools
-        assert syntax is not None, "a call in a format without calls"
-        return call_reader(syntax, self._calls, in_reasoning=section.in_reasoning)
-
-    def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece | Heavy]:
-        """End `section`. In reasoning, text that looked like a call may turn out not to be one."""
-        if (reader := self._reader) is None:
+    def _say(self, text: str) -> Iterator[AnswerPiece]:
+        """Yield text of the section, up to the white space at its end."""
+        if self._section is SectionKind.HIDDEN:
             return
-        if not section.in_reasoning:
-            try:
-                yield from self._end_call()
-            except UnreadableCall as error:
-                yield self._malformed(reader, error, cut.mark)
+        gap, certain = self._said[self._section].add(text)
+        if self._section is SectionKind.REASONING:
+            if gap + certain:
+                yield ReasoningDelta(gap + certain)
             return
-        reasoning = self._format.reasoning
-        if reasoning is not None and cut.mark == reasoning.end:
-            self._reader, self._edge = None, False
-            yield ReasoningDelta(self._call_mark + reader.raw)
-            return
-        try:
-            yield from self._end_call()
-        except UnreadableCall:
-            self._reader, self._edge = None, False
-            self._splitter.reopen(REASONING)
-            yield ReasoningDelta(self._call_mark + reader.raw + cut.mark)
+        if gap:
+            yield TextDelta(gap)
+        if certain:
+            yield self._text(certain, behind=len(text) - len(text.rstrip()))
 
-    def _end_call(self) -> Iterator[AnswerPiece | Heavy]:
-        assert self._reader is not None
-        if self._reader.weighs(None):
-            yield HEAVY
-        yield from self._reader.close()
-        self._reader = None
-        self.ended_calls = self._calls.started
-
-    def _malformed(self, reader: CallReader, error: UnreadableCall, end: str) -> MalformedCall:
-        self._reader, self._trims_nothing = None, True
-        self.ended_calls = self._calls.started
-        self.malformed_calls += 1
-        written = reader.raw[error.read_to :] if error.read_to else self._call_mark + reader.raw
-        return MalformedCall(written + end, error.index, error.rest)
-
-    def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece | Heavy]:
-        match section.kind:
-            case SectionKind.CALL:
-                assert self._reader is not None, "text of a call outside a call"
-                if self._reader.weighs(text):
-                    yield HEAVY
-                yield from self._reader.feed(text)
-            case SectionKind.HIDDEN:
-                pass
-            case SectionKind.TEXT:
-                if trimmed := self._trim(text):
-                    yield self._text(trimmed)
-            case SectionKind.REASONING:
-                if trimmed := self._trim(text):
-                    yield ReasoningDelta(trimmed)
-
-    def _text(self, text: str) -> TextDelta:
-        """Return the event for `text`, which ends where the held back white space begins."""
+    def _text(self, text: str, behind: int = 0) -> TextDelta:
+        """Return the event for `text`, which ends so many characters before what was read."""
         if self._spans is None:
             return TextDelta(text)
-        end = self._read - sum(map(len, self._space))
+        end = self._stream.position - behind
         return TextDelta(text, self._spans.take(end - len(text), end))
 
-    def _trim(self, text: str) -> str:
-        """Return `text` without white space after a mark; hold back trailing white space."""
-        if self._edge:
-            text = text.lstrip()
-            self._edge = not text
-        kept = text.rstrip()
-        if not kept:
+    def _until(self, marks: Sequence[str], firsts: Sequence[str] = ()) -> Reading[str]:
+        """Yield text before the first of `marks`, and return that mark, unread. `firsts` count only where
+        nothing but white space stands before them. Raise TextEnded."""
+        while True:
+            text, mark = self._stream.before((*marks, *firsts))
             if text:
-                self._space.append(text)
-            return ""
-        whole = self._take_space() + kept
-        if len(kept) < len(text):
-            self._space.append(text[len(kept) :])
-        return whole
+                yield from self._say(text)
+            if firsts and text.strip():
+                # The rest of the text may have begun one of them.
+                mark, firsts = mark if mark in marks else "", ()
+            elif not mark:
+                yield from self._stream.more()
+            if mark:
+                return mark
 
-    def _take_space(self) -> str:
-        space = "".join(self._space)
-        self._space.clear()
-        return space
+    def _marked(self) -> Reading[None]:
+        """Read a section of an answer in which marks alone decide, up to the next one."""
+        reasoning, block, stream = self._format.reasoning, self._block, self._stream
+        in_text = self._section is SectionKind.TEXT
+        hidden = self._format.hidden_marks
+        firsts, marks = list[str](), [*hidden]
+        if reasoning is not None:
+            anywhere = reasoning.anywhere or not in_text
+            (marks if anywhere else firsts).append(reasoning.end)
+            (marks if anywhere and in_text else firsts).append(reasoning.start)
+        calls = () if block is None else (*block.openers, *block.prefixes)
+        if in_text:
+            marks += [*self._bare, *([self._result_mark] if self._result_mark else [])]
+        unclosed = () if block is None else tuple(filter(is_control, block.closers))
+        while True:
+            mark = yield from self._until((*marks, *calls, *unclosed), firsts)
+            stream.keep()
+            if block is not None and (mark in calls or (mark in self._bare and in_text)):
+                firsts = []
+                if in_text and mark in block.sure and not self._bare:
+                    yield from self._calls_of(block)
+                    unclosed = block.closers
+                elif not (yield from self._begins_call(block)):
+                    yield from self._say(stream.read(1))
+                elif in_text:
+                    yield from self._calls_of(block)
+                    unclosed = block.closers
+                else:
+                    yield from self._considered(block, (*hidden, reasoning.end if reasoning else ""))
+                    if self._section is SectionKind.TEXT:
+                        return
+                continue
+            stream.release()
+            stream.read(len(mark))
+            self._said[self._section].mark()
+            if mark == self._result_mark:
+                self._ended = True
+                return
+            if reasoning is not None and in_text and mark == reasoning.start:
+                return self._enter(SectionKind.REASONING)
+            if not in_text and mark != (reasoning.start if reasoning else ""):
+                return self._enter(SectionKind.TEXT)
+
+    def _begins_call(self, block: CallBlock) -> Reading[bool]:
+        begun = self._stream.position
+        begins = yield from block.begins()
+        if not begins and self._cut and (yield from self._stream.ended()):
+            # Half a call is no text.
+            raise TextEnded
+        self._stream.rewind(begun)
+        return begins
+
+    def _calls_of(self, block: CallBlock) -> Reading[None]:
+        said, malformed = self._said[self._section], self._calls.malformed
+        space = said.trailing()
+        said.mark()
+        yield from block.read(space)
+        self._stream.release()
+        if self._calls.enough:
+            # The answer is complete.
+            yield None
+        if self._calls.malformed > malformed:
+            said.unmarked()
+
+    def _considered(self, block: CallBlock, ends: Sequence[str]) -> Reading[None]:
+        """Read a call in reasoning. It is one if the reasoning does not go on to its end mark: then the model
+        only considered it, and all of it is reasoning. So nothing of it is sent before that is known."""
+        begun, stream = self._stream.position, self._stream
+        while True:
+            _, mark = stream.before(ends)
+            if mark or stream.closed:
+                break
+            yield None
+        raw = stream.raw(begun)
+        if not mark:
+            stream.rewind(begun)
+            pieces = [piece for piece in block.read("") if piece is not None]
+            if pieces and not any(isinstance(piece, MalformedCall) for piece in pieces):
+                yield from pieces
+                return self._enter(SectionKind.TEXT)
+            stream.read(begun + len(raw) - stream.position)
+        yield from self._say(raw)
+
+    def _message(self) -> Reading[None]:
+        """Read a message with its header."""
+        self._enter(SectionKind.HIDDEN)
+        stream, header, block = self._stream, Header(), self._block
+        mark = ""
+        while not mark:
+            text, mark = stream.before((MESSAGE, *ENDS))
+            header.text += text
+            if not mark and (stream.closed or header.is_none):
+                break
+            if not mark:
+                yield None
+        calls = block is not None and header.recipient is not None
+        if not (calls and mark == MESSAGE):
+            self._section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
+        if mark == MESSAGE:
+            stream.read(len(mark))
+        elif not self._cut or header.is_none:
+            yield from self._say(header.said)
+        if block is not None and header.recipient is not None and mark == MESSAGE:
+            yield from self._addressed(block, header.recipient)
+        else:
+            yield from self._until(ENDS)
+        if (yield from stream.peek()) == "":
+            raise TextEnded
+        mark = yield from self._until(ENDS)
+        stream.read(len(mark))
+
+    def _addressed(self, block: CallBlock, recipient: str) -> Reading[None]:
+        """Read a message for a tool, up to its end."""
+        if self._format.layout is Layout.HARMONY:
+            return (yield from block.arguments_of(recipient))
+        while True:
+            _, mark = self._stream.before((*block.openers, *ENDS))
+            if mark in block.openers:
+                self._stream.keep()
+                yield from block.read("")
+                self._stream.release()
+            elif mark:
+                return
+            else:
+                yield from self._stream.more()

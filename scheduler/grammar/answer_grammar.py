@@ -258,8 +258,10 @@ class _Draft:
             if must or body is not None:
                 raise _unheld(place, notation)
             return None
-        mark = notation.head.split("{", 1)[0] if self.form.tools is None else self.form.tools.start
-        rules = CallRules(notation, mark, self.book, self.parts.complaint, self._json_arguments)
+        if notation.bare and not must and body is None:
+            # Any text may begin as a call does.
+            return None
+        rules = CallRules(notation, notation.start, self.book, self.parts.complaint, self._json_arguments)
         several = prompt.parallel_tool_calls and not prompt.only_tool
         try:
             if must:

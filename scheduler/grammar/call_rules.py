@@ -17,6 +17,7 @@ from scheduler.answer.notations.description import (
     TYPE,
     Arguments,
     Braced,
+    Elements,
     JsonObject,
     Keywords,
     Notation,
@@ -111,13 +112,13 @@ class CallRules:
                 raise Inexpressible((tool.place,), fault.why) from None
             raise Inexpressible((tool.place, *fault.path), fault.why) from None
         name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
-        written = self._notation.head.replace(TOOL, name)
+        written = (self._notation.call_start + self._notation.head).replace(TOOL, name)
         head = self._with_number(written if self._notation.opening else written.removeprefix(self._mark))
         form = self._notation.arguments
         if body == NOTHING and isinstance(form, Tagged) and form.without_parameters is not None:
             bare = form.without_parameters.replace(TOOL, tool.name)
             return self._book.literal(bare.removeprefix(self._mark))
-        return f"{head} {body} {self._book.literal(self._notation.tail)}"
+        return f"{head} {body} {self._book.literal(self._notation.tail + self._notation.call_end)}"
 
     @property
     def _quotes_name(self) -> bool:
@@ -192,6 +193,8 @@ class CallRules:
                 return f'"{{" {values.listed(one, braced.key)} "}}"'
             case Keywords():
                 return self._keywords(form, forms, one)
+            case Elements():
+                raise CannotWrite((), "the notation is not held")
             case JsonObject():
                 notation = self._json_notation(form.ends, forms)
                 return ValueRules(self._book, forms, notation, self._complaint).form(one)

@@ -1,14 +1,16 @@
-"""The descriptions of all notations that Penstock reads.
+"""The descriptions of all notations that Penstock reads, by the names of `--tool-parser`.
 
-The facts are from the models' chat templates and from mlx-lm's parsers, which decide what a call means.
+The facts are from the models' chat templates. What a template does not write, and its models do, is in
+`openings`, `strays` and `also`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from scheduler.answer import harmony
-from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.answer.notations.description import (
     BREAK,
     NAME,
@@ -16,29 +18,46 @@ from scheduler.answer.notations.description import (
     TOOL,
     TYPE,
     Braced,
+    Elements,
     JsonObject,
     Keywords,
+    Layout,
     Notation,
     Tagged,
     Unheld,
 )
 
+if TYPE_CHECKING:
+    from scheduler.answer.answer_format import AnswerFormat
+
 _PLAIN_NAME = r"[\w-]+"
-"""A tool's name in a parser that matches word characters only."""
+"""A tool's name where anything else would be read otherwise by the models' own tools."""
 _IN_QUOTES = r'[^"<>&\s]+'
 _DSML = "｜DSML｜"
+_JSON_HEAD = f'{{"name": "{TOOL}", "arguments": '
+_PARAMETERS_HEAD = f'{{"name": "{TOOL}", "parameters": '
+
+GENERIC = "generic"
+"""The name of the notation of models whose template has no tools."""
+GENERIC_CALL = ("<tool_call>", "</tool_call>")
+GENERIC_RESULT = "<tool_response>"
+
+
+_QWEN_TAGS = Tagged(
+    opening=f"<parameter={NAME}>\n",
+    closing="\n</parameter>\n",
+    ends=("</parameter>", "</tool_call>"),
+    has_null_word=True,
+    names=r"[^\s<>]+",
+)
 
 _QWEN = Notation(
     "qwen3_coder",
-    head=f"<tool_call>\n<function={TOOL}>\n",
-    arguments=Tagged(
-        opening=f"<parameter={NAME}>\n",
-        closing="\n</parameter>\n",
-        ends=("</parameter>", "</tool_call>"),
-        has_null_word=True,
-        names=r"[^\s<>]+",
-    ),
-    tail="</function>\n</tool_call>",
+    call_start="<tool_call>\n",
+    head=f"<function={TOOL}>\n",
+    arguments=_QWEN_TAGS,
+    tail="</function>\n",
+    call_end="</tool_call>",
     separators=("\n",),
     tools=r"[^\s<>]+",
 )
@@ -60,6 +79,17 @@ _MINIMAX = Notation(
     tools=_IN_QUOTES,
 )
 
+_M3 = "]<]minimax[>["
+
+_MINIMAX_M3 = Notation(
+    "minimax_m3",
+    opening=f"{_M3}<tool_call>\n",
+    head=f'{_M3}<invoke name="{TOOL}">',
+    arguments=Elements(_M3),
+    tail=f"{_M3}</invoke>\n",
+    closing=f"{_M3}</tool_call>",
+)
+
 _MINICPM = Notation(
     "minicpm5",
     head=f'<function name="{TOOL}">',
@@ -77,21 +107,30 @@ _MINICPM = Notation(
     tools=_IN_QUOTES,
 )
 
-_DEEPSEEK = Notation(
-    "dsml",
-    opening=f"<{_DSML}function_calls>\n",
-    head=f'<{_DSML}invoke name="{TOOL}">\n',
-    arguments=Tagged(
-        opening=f'<{_DSML}parameter name="{NAME}" string="true">',
-        json_opening=f'<{_DSML}parameter name="{NAME}" string="false">',
-        closing=f"</{_DSML}parameter>\n",
-        ends=(f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}function_calls>"),
-        names=r'[^"]+',
-    ),
-    tail=f"</{_DSML}invoke>\n",
-    closing=f"</{_DSML}function_calls>",
-    tools=r'[^"]+',
-)
+
+def _dsml(name: str, word: str, other: str) -> Notation:
+    return Notation(
+        name,
+        opening=f"<{_DSML}{word}>\n",
+        head=f'<{_DSML}invoke name="{TOOL}">\n',
+        arguments=Tagged(
+            opening=f'<{_DSML}parameter name="{NAME}" string="true">',
+            json_opening=f'<{_DSML}parameter name="{NAME}" string="false">',
+            closing=f"</{_DSML}parameter>\n",
+            ends=(f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}{word}>"),
+            names=r'[^"]+',
+        ),
+        tail=f"</{_DSML}invoke>\n",
+        closing=f"</{_DSML}{word}>",
+        tools=r'[^"]+',
+        openings=(f"<{_DSML}{other}>",),
+        strays=(f"</{_DSML}{other}>",),
+        tokens=(_DSML,),
+    )
+
+
+_DSML32 = _dsml("dsml", "function_calls", "tool_calls")
+_DSML4 = _dsml("dsml4", "tool_calls", "function_calls")
 
 _KIMI_K3 = Notation(
     "kimi_k3",
@@ -103,154 +142,377 @@ _KIMI_K3 = Notation(
         json_opening=f'<|open|>argument key="{NAME}" type="{TYPE}"<|sep|>',
         closing="<|close|>argument<|sep|>",
         ends=tuple(f"<|close|>{tag}<|sep|>" for tag in ("argument", "call", "tools", "json")),
+        in_json=('<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>"),
         names=_IN_QUOTES,
     ),
     tail="<|close|>call<|sep|>",
     closing="<|close|>tools<|sep|>",
     trails=("", "<|close|>message<|sep|>"),
     tools=_IN_QUOTES,
+    strays=("<|close|>message<|sep|>",),
+    tokens=("<|open|>", "<|close|>", "<|sep|>"),
 )
 
 _GEMMA4 = Notation(
     "gemma4",
-    head=f"<|tool_call>call:{TOOL}",
-    # The parser's own placeholders for strings are between null characters.
-    arguments=Braced('<|"|>', ends=('<|"|>', "<tool_call|>", "\0"), names=r"\w+"),
-    tail="<tool_call|>",
-    tools=_PLAIN_NAME,
+    call_start="<|tool_call>",
+    head=f"call:{TOOL}",
+    arguments=Braced('<|"|>', ends=('<|"|>', "<tool_call|>", "\0"), names=r"[\w$][\w$.-]*"),
+    call_end="<tool_call|>",
+    tools=r"[\w./:-]+",
+    tokens=('<|"|>',),
 )
 
 _FUNCTION_GEMMA = Notation(
     "function_gemma",
-    head=f"<start_function_call>call:{TOOL}",
+    call_start="<start_function_call>",
+    head=f"call:{TOOL}",
     arguments=Braced("<escape>", ends=("<escape>", "}", "<end_function_call>"), nests=False, names=r"[\w-]+"),
-    tail="<end_function_call>",
-    tools=r"\w+",
+    call_end="<end_function_call>",
+    tools=r"[\w./:-]+",
+    tokens=("<escape>",),
 )
 
 _PYTHONIC = Notation(
     "pythonic",
     opening="<|tool_call_start|>[",
     head=f"{TOOL}(",
-    arguments=Keywords(ends=("<|tool_call_end|>",), names=r"[A-Za-z_]\w*"),
+    arguments=Keywords(ends=("<|tool_call_end|>",), names=r"[A-Za-z_$][\w$.-]*"),
     tail=")",
     separators=(", ",),
     closing="]<|tool_call_end|>",
-    tools=r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*",
+    tools=r"[A-Za-z_][\w.-]*",
 )
 
-_HARMONY = Notation(
+HARMONY = Notation(
     "harmony",
     head=f"<|channel|>commentary to=functions.{TOOL} <|constrain|>json{harmony.MESSAGE}",
-    arguments=JsonObject(ends=harmony.ENDS),
     # The end of the call is the end of the turn: a token that ends the answer.
-    tail="",
+    arguments=JsonObject(ends=harmony.ENDS),
     parallel=False,
+    openings=harmony.ENDS,
 )
 
 _KIMI_K2 = Notation(
     "kimi_k2",
     opening="<|tool_calls_section_begin|>",
-    head=f"<|tool_call_begin|>functions.{TOOL}:{NUMBER}<|tool_call_argument_begin|>",
+    call_start="<|tool_call_begin|>",
+    head=f"functions.{TOOL}:{NUMBER}<|tool_call_argument_begin|>",
     arguments=JsonObject(ends=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")),
-    tail="<|tool_call_end|>",
+    call_end="<|tool_call_end|>",
     closing="<|tool_calls_section_end|>",
-)
-
-_MISTRAL = Notation(
-    "mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(ends=("[TOOL_CALLS]",)), tail=""
+    openings=("<|tool_call_section_begin|>",),
+    strays=("<|tool_call_section_end|>",),
+    tokens=("<|tool_call_argument_begin|>",),
 )
 
 _MISTRAL_LIST = Notation(
     "mistral",
     opening="[TOOL_CALLS][",
-    head=f'{{"name": "{TOOL}", "arguments": ',
+    head=_JSON_HEAD,
     arguments=JsonObject(ends=("[TOOL_CALLS]",)),
     tail="}",
     separators=(", ",),
     closing="]",
+    short_ids=True,
+)
+
+_MISTRAL = Notation(
+    "mistral",
+    call_start="[TOOL_CALLS]",
+    head=f"{TOOL}[ARGS]",
+    arguments=JsonObject(ends=("[TOOL_CALLS]",)),
+    id_mark="[CALL_ID]",
+    short_ids=True,
+    tokens=("[ARGS]",),
+)
+
+_MUSE = Notation(
+    "muse_spark",
+    opening="<atem:function_calls>",
+    head=f'<atem:invoke name="{TOOL}">',
+    arguments=Tagged(
+        opening=f'<atem:parameter name="{NAME}">',
+        closing="</atem:parameter>",
+        ends=("</atem:parameter>",),
+        has_json=True,
+    ),
+    tail="</atem:invoke>",
+    closing="</atem:function_calls>",
 )
 
 
-def _hermes(name: str) -> Notation:
+def _hermes(name: str, result_mark: str = "") -> Notation:
     return Notation(
         name,
-        head=f'<tool_call>\n{{"name": "{TOOL}", "arguments": ',
+        call_start="<tool_call>\n",
+        head=_JSON_HEAD,
         arguments=JsonObject(ends=("</tool_call>",)),
-        tail="}\n</tool_call>",
+        tail="}",
+        call_end="\n</tool_call>",
         separators=("\n",),
+        also=(_QWEN,),
+        result_mark=result_mark,
     )
 
 
-def _glm(name: str, prefix: str = "", without_parameters: str | None = None) -> Notation:
+def _listed(name: str, opening: str, closing: str, head: str = _JSON_HEAD, **more: Any) -> Notation:
+    """A list of calls in JSON."""
+    return Notation(
+        name,
+        opening=f"{opening}[",
+        head=head,
+        arguments=JsonObject(ends=(closing,) if closing else ()),
+        tail="}",
+        separators=(", ",),
+        closing=f"]{closing}",
+        **more,
+    )
+
+
+def _glm(name: str, prefix: str = "", suffix: str = "", without_parameters: str | None = None) -> Notation:
     """GLM 4.5 and 4.6 write each tag on a line of its own, GLM 4.7 and later write no line breaks."""
     return Notation(
         name,
-        head=f"<{prefix}tool_call>{TOOL}",
+        call_start=f"<{prefix}tool_call{suffix}>",
+        head=f"{TOOL}",
         arguments=Tagged(
-            opening=f"<{prefix}arg_key>{NAME}</{prefix}arg_key>{BREAK}<{prefix}arg_value>",
-            closing=f"</{prefix}arg_value>",
-            ends=(f"</{prefix}arg_value>", f"</{prefix}tool_call>"),
+            opening=f"<{prefix}arg_key{suffix}>{NAME}</{prefix}arg_key{suffix}>{BREAK}<{prefix}arg_value{suffix}>",
+            closing=f"</{prefix}arg_value{suffix}>",
+            ends=(f"</{prefix}arg_value{suffix}>", f"</{prefix}tool_call{suffix}>"),
             breaks=("", "\n"),
             trims=True,
             without_parameters=without_parameters,
             names=r"[^<>\s]+",
         ),
-        tail=f"</{prefix}tool_call>",
+        call_end=f"</{prefix}tool_call{suffix}>",
         separators=("", "\n"),
         tools=r"[^<>\s]+",
+        also=() if prefix else (_QWEN,),
     )
 
+
+def _deepseek(name: str, head: str, tail: str, also: tuple[Notation, ...] = ()) -> Notation:
+    return Notation(
+        name,
+        opening="<｜tool▁calls▁begin｜>",
+        call_start="<｜tool▁call▁begin｜>",
+        head=head,
+        arguments=JsonObject(ends=("<｜tool▁call▁end｜>",)),
+        tail=tail,
+        call_end="<｜tool▁call▁end｜>",
+        closing="<｜tool▁calls▁end｜>",
+        tokens=("<｜tool▁sep｜>",),
+        also=also,
+    )
+
+
+_SEED = replace(
+    _QWEN,
+    name="seed_oss",
+    call_start="<seed:tool_call>\n",
+    arguments=replace(
+        _QWEN_TAGS,
+        opening=f"<parameter={NAME}>",
+        closing="</parameter>\n",
+        ends=("</parameter>", "</seed:tool_call>"),
+    ),
+    call_end="</seed:tool_call>",
+)
+
+
+def _hunyuan3(suffix: str) -> Notation:
+    return replace(
+        _glm("hy_v3", "", suffix),
+        opening=f"<tool_calls{suffix}>\n",
+        head=f"{TOOL}<tool_sep{suffix}>\n",
+        closing=f"</tool_calls{suffix}>",
+        call_end=f"</tool_call{suffix}>\n",
+        separators=("",),
+        tokens=(f"<tool_sep{suffix}>",),
+    )
+
+
+_HY3 = replace(_hunyuan3(":opensource"), also=(_hunyuan3(""),))
+
+_PYTHON_LIST = Notation(
+    "llama4_pythonic",
+    opening="[",
+    head=f"{TOOL}(",
+    arguments=Keywords(ends=(), names=r"[A-Za-z_$][\w$.-]*"),
+    tail=")",
+    separators=(", ",),
+    closing="]",
+    bare=True,
+    openings=("<|python_start|>", "<|python_tag|>"),
+    strays=("<|python_end|>",),
+    tools=r"[A-Za-z_][\w.-]*",
+)
+
+_LLAMA = Notation(
+    "llama3_json",
+    head=_PARAMETERS_HEAD,
+    arguments=JsonObject(ends=()),
+    tail="}",
+    separators=("; ",),
+    bare=True,
+    openings=("<|python_tag|>",),
+    also=(replace(_PYTHON_LIST, openings=()), _QWEN),
+)
+
+_COMMAND = _listed(
+    "cohere",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    f'{{"tool_name": "{TOOL}", "parameters": ',
+)
 
 _BY_NAME = {
     notation.name: notation
     for notation in (
         _hermes("json_tools"),
-        _hermes("generic"),
+        _hermes(GENERIC, GENERIC_RESULT),
         _QWEN,
+        _SEED,
         _glm("glm47"),
         _glm("laguna"),
-        # Its parser reads a call without parameters only as JSON.
+        # mlx-lm's parser reads a call without parameters only as JSON.
         _glm(
             "longcat",
             "longcat_",
-            f'<longcat_tool_call>{{"name": "{TOOL}", "arguments": {{}}}}</longcat_tool_call>',
+            without_parameters=f"<longcat_tool_call>{_JSON_HEAD}{{}}}}</longcat_tool_call>",
         ),
+        _HY3,
         _MINIMAX,
+        _MINIMAX_M3,
         _MINICPM,
-        _DEEPSEEK,
+        _DSML32,
+        _DSML4,
+        _deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""),
+        _deepseek(
+            "deepseek_v3",
+            f"function<｜tool▁sep｜>{TOOL}\n```json\n",
+            "\n```",
+            also=(_deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""),),
+        ),
         _KIMI_K2,
         _KIMI_K3,
         _GEMMA4,
         _FUNCTION_GEMMA,
         _PYTHONIC,
+        _PYTHON_LIST,
+        _LLAMA,
+        _MISTRAL,
+        _MUSE,
+        _COMMAND,
+        _listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", f'{{"{TOOL}": '),
+        _listed("granite", "<|tool_call|>", "", openings=("<tool_call>",), strays=("</tool_call>",)),
+        _listed("granite_20b", "<function_call>", ""),
+        _listed("hunyuan", "<tool_calls>", "</tool_calls>"),
+        _listed("jamba", "<tool_calls>", "</tool_calls>"),
+        _listed("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
+        _listed("phi4_mini", "functools", "", openings=("<|tool_call|>",), strays=("<|/tool_call|>",)),
+        _listed(
+            "xlam",
+            "",
+            "",
+            bare=True,
+            openings=("[TOOL_CALLS]", "<tool_call>", "```json"),
+            strays=("</tool_call>", "```"),
+        ),
+        Notation(
+            "internlm2",
+            call_start="<|action_start|><|plugin|>\n",
+            head=_PARAMETERS_HEAD,
+            arguments=JsonObject(ends=("<|action_end|>",)),
+            tail="}",
+            call_end="<|action_end|>",
+        ),
+        Notation(
+            "gigachat3",
+            call_start="function call<|role_sep|>\n",
+            head=_JSON_HEAD,
+            arguments=JsonObject(ends=("<|message_sep|>",)),
+            tail="}",
+            openings=("<|function_call|>",),
+            strays=("<|message_sep|>",),
+            parallel=False,
+        ),
+        Notation(
+            "olmo3",
+            opening="<function_calls>\n",
+            head=f"{TOOL}(",
+            arguments=Keywords(ends=("</function_calls>",), names=r"[A-Za-z_$][\w$.-]*"),
+            tail=")",
+            separators=("\n",),
+            closing="\n</function_calls>",
+            tools=r"[A-Za-z_][\w.-]*",
+        ),
     )
 }
 
+NOTATIONS = tuple(_BY_NAME)
+
+_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("minimax_m2", ("<minimax:tool_call>",)),
+    ("minimax_m3", (_M3, "<invoke name=")),
+    ("gemma4", ("<|tool_call>", "<tool_call|>")),
+    ("function_gemma", ("<start_function_call>",)),
+    ("longcat", ("<longcat_tool_call>",)),
+    ("seed_oss", ("<seed:tool_call>",)),
+    ("hy_v3", ("<arg_key{}>",)),
+    ("glm47", ("<arg_key>",)),
+    ("dsml4", (_DSML, "tool_calls>")),
+    ("dsml", (_DSML,)),
+    ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
+    ("pythonic", ("<|tool_list_start|>",)),
+    ("pythonic", ("<|tool_call_start|>",)),
+    ("qwen3_coder", ("<tool_call>", "<function=")),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("minicpm5", ('<function name="', '<param name="')),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("muse_spark", ("<atem:function_calls>",)),
+    ("cohere", ("<|START_ACTION|>",)),
+    ("apertus", ("<|tools_prefix|>",)),
+    ("nemotron_nano", ("<TOOLCALL>",)),
+    ("internlm2", ("<|action_start|>",)),
+    ("phi4_mini", ("functools",)),
+    ("phi4_mini", ("<|tool_call|>", "<|/tool_call|>")),
+    ("granite", ("<|tool_call|>",)),
+    ("granite_20b", ("<function_call>",)),
+    ("olmo3", ("<function_calls>",)),
+    ("hunyuan", ("<tool_calls>",)),
+    ("json_tools", ("<tool_call>",)),
+    ("gigachat3", ("function call", "role_sep")),
+    ("llama4_pythonic", ("[func_name1(",)),
+    ("llama3_json", ("<|python_tag|>",)),
+    ("llama3_json", ('"parameters": dictionary of argument name',)),
+    ("xlam", ('[{"name": "tool_call_name"',)),
+)
+"""What a template has that writes or asks for a notation, the first that fits."""
+
+
+def sign_of(template: str) -> str | None:
+    """Return the name of the notation that a chat template writes, if it is known."""
+    return next((name for name, signs in _SIGNS if all(sign in template for sign in signs)), None)
+
 
 def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notation | Unheld | None:
-    """Return the notation of a model's calls; None if the model has none. `has_token`: whether a text is a
-    special token of the model."""
-    if form.layout is Layout.HARMONY:
-        return _HARMONY
-    if form.tools is None:
+    """Return the notation of a model's calls, as its template writes it; None if the model has none.
+    `has_token`: whether a text is a special token of the model."""
+    notation = form.notation
+    if notation is None:
         return None
-    name = form.tools.name
     if form.layout is Layout.MUSE_SPARK:
-        return Unheld(name, "names the tool both in a message header and in the call")
-    if name == "mistral":
-        return _MISTRAL if has_token("[ARGS]") else _MISTRAL_LIST
-    return _BY_NAME.get(name) or Unheld(name, "is not described in scheduler/answer/notations")
+        return Unheld(notation.name, "names the tool both in a message header and in the call")
+    if isinstance(notation.arguments, Elements):
+        return Unheld(notation.name, "writes objects and arrays as elements")
+    if notation is _MISTRAL and not has_token("[ARGS]"):
+        return _MISTRAL_LIST
+    return notation
 
 
-def described(name: str) -> Notation | None:
-    """Return the notation that the name of a parser alone decides."""
-    return _BY_NAME.get(name)
-
-
-def writes_bare_text(name: str) -> bool:
-    """Return whether the text of a parameter alone does not decide if it is a string or JSON."""
-    notation = _BY_NAME.get(name)
-    return (
-        notation is not None and isinstance(notation.arguments, Tagged) and not notation.arguments.is_flagged
-    )
+def described(name: str) -> Notation:
+    """Return the notation with a name."""
+    return _BY_NAME[name]

@@ -25,6 +25,14 @@ BREAK = "{break}"
 ANY_NAME = r"(?s:.+)"
 
 
+class Layout(Enum):
+    """What decides where sections begin."""
+
+    MARKS = auto()
+    MUSE_SPARK = auto()
+    HARMONY = auto()
+
+
 class Order(Enum):
     """The order in which the template writes parameters and members of objects."""
 
@@ -55,6 +63,10 @@ class Tagged:
     json_opening: str = ""
     """What opens a value that is no string, where it differs, so that the value itself shows what it is. It
     has NAME and, in some, TYPE."""
+    has_json: bool = False
+    """Whether a string is written in JSON, too."""
+    in_json: tuple[str, str] = ("", "")
+    """What the model writes around all arguments where they are one JSON object."""
     breaks: tuple[str, ...] = ("",)
     """What the model may write before an opening and before the tail."""
     trims: bool = False
@@ -99,19 +111,31 @@ class Keywords:
     order: Order = Order.DECLARED
 
 
-Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Each parameter is an element, nested ones for objects and arrays, with a mark before each tag."""
+
+    mark: str
+
+
+Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords | Elements
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """One syntax of calls."""
+    """One syntax of calls: `opening`, calls, `closing`. A call is `call_start`, `head`, arguments, `tail`,
+    `call_end`."""
 
     name: str
     head: str
     """The head of a call, with TOOL and, in some, NUMBER."""
     arguments: Arguments
-    tail: str
+    tail: str = ""
     opening: str = ""
+    call_start: str = ""
+    """What the model writes before each head. Neither it nor `call_end` names anything: a model may leave out
+    both."""
+    call_end: str = ""
     separators: tuple[str, ...] = ("",)
     closing: str = ""
     parallel: bool = True
@@ -122,6 +146,62 @@ class Notation:
     """What it may write after `closing`: one of these."""
     tools: str = ANY_NAME
     """A regular expression of the names that a tool can have."""
+    openings: tuple[str, ...] = ()
+    """What a model also writes to begin calls."""
+    strays: tuple[str, ...] = ()
+    """What it also writes between and behind them, which means nothing."""
+    bare: bool = False
+    """Whether an answer may begin with a call without any mark."""
+    id_mark: str = ""
+    """What stands between a tool's name and the call's id, where a model writes one."""
+    also: tuple[Notation, ...] = ()
+    """Other notations in which the model writes calls, between the same marks or by their heads alone."""
+    short_ids: bool = False
+    """Mistral's templates accept only ids of nine letters and digits."""
+    result_mark: str = ""
+    """The start of a tool's result. A model that does not stop after its calls continues with this: the
+    answer ends before it."""
+    tokens: tuple[str, ...] = ()
+    """Control tokens in its calls beside those that are marks."""
+
+    @property
+    def start(self) -> str:
+        """Return the text at which calls begin for a reader."""
+        return self.opening_mark or self.opening or self.call_start.rstrip() or self.prefix
+
+    @property
+    def end(self) -> str:
+        """Return the text at which they end; empty if there is none."""
+        return self.closing_mark if self.opening else self.call_end.strip()
+
+    @property
+    def opening_mark(self) -> str:
+        """Return `opening` without white space and the bracket of a list."""
+        return self.opening.strip().removesuffix("[" if self._is_list else "")
+
+    @property
+    def closing_mark(self) -> str:
+        return self.closing.strip().removeprefix("]" if self._is_list else "").strip()
+
+    @property
+    def _is_list(self) -> bool:
+        return self.opening.endswith("[") and self.closing.startswith("]")
+
+    @property
+    def prefix(self) -> str:
+        """Return what stands before a tool's name."""
+        return self.head.split(TOOL)[0].strip().rstrip("\"'")
+
+    @property
+    def is_json(self) -> bool:
+        """Return whether a call is one JSON object, with the tool's name in it."""
+        return self.head.startswith('{"')
+
+    @property
+    def control(self) -> tuple[str, ...]:
+        """Return its marks that may be control tokens."""
+        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), *self.tokens)
+        return tuple(mark for mark in (*own, *self.openings, *self.strays, self.id_mark) if mark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 Notations with tags write a string bare, so `123` is a string where the schema allows only strings, and a
 number where it allows only numbers. Where it allows both, JSON that the schema takes as something else than a
-string is that; all other text is a string. mlx-lm's parsers decide by the property's own `type`, each in its
-own way, and read `anyOf`, `$ref` and `enum` wrongly; `parser_view` gives them a schema that all read alike.
+string is that; all other text is a string.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> f
 
 
 def parameter_kind(schema: Any, root: Schema) -> ParameterKind:
-    return kind_of(json_types(schema, root))
-
-
-def kind_of(types: frozenset[str]) -> ParameterKind:
+    types = json_types(schema, root)
     if types == {"string"}:
         return ParameterKind.TEXT
     return ParameterKind.MIXED if "string" in types else ParameterKind.JSON
@@ -57,24 +53,9 @@ def property_types(parameters: Schema, budget: StepBudget) -> dict[str, frozense
     return {name: json_types(one, parameters, budget) for name, one in properties.items()}
 
 
-def parser_view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
-    """Return a tool's parameters, of which these are `property_types`, as mlx-lm's parsers should see them:
-    bare text for what may be a string, any JSON for the rest."""
-    view = {
-        name: {"type": "object" if kind_of(allowed) is ParameterKind.JSON else "string"}
-        for name, allowed in types.items()
-    }
-    return {"type": "object", "properties": view}
-
-
-def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """Return what bare text means for a parameter of these types that may be a string: JSON of another type
-    if the schema takes it, else the text itself."""
-    return read_mixed(text, schema, root, budget) if kind_of(types) is ParameterKind.MIXED else text
-
-
 def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """Do the same as `read_bare`, for a schema that is known to allow strings and other types."""
+    """Return what bare text means for a parameter that may be a string or something else: JSON of another
+    type if the schema takes it, else the text itself."""
     try:
         value = json.loads(text)
         if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):

@@ -1,92 +1,125 @@
-"""Calls with a name before JSON arguments: Kimi K2's and both of Mistral's forms."""
+"""Calls in JSON: a whole call as an object, or its arguments behind the tool's name."""
 
 from __future__ import annotations
 
-from json import loads
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from scheduler.answer.tool_calls.block_text import BlockText, Pieces
-from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments
-from scheduler.answer.tool_calls.reading import ParsedCall
-from scheduler.answer.tool_calls.text_stream import NotAsWritten, Waiting
+from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Waiting
+from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.literals import read_value
+from scheduler.answer.tool_calls.nested_text import nested_value
+from scheduler.answer.tool_calls.quoted_text import (
+    QUOTES,
+    json_string,
+    member_ends,
+    python_string,
+    short_string,
+)
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
-_MISTRAL_ARGUMENTS = "[ARGS]"
-_KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
-_KIMI_END = "<|tool_call_end|>"
+NAMES = ("name", "tool_name", "function")
+ARGUMENTS = ("arguments", "parameters")
+
+Begin = Callable[[str], Reading[WrittenCall]]
 
 
-class JsonCalls:
-    def __init__(self, block: BlockText) -> None:
-        self._block = block
-        self._stream = block.stream
-        self._is_mistral = block.syntax.name == "mistral"
-
-    def pieces(self) -> Pieces:
-        """Yield all calls of the block."""
-        yield from self._stream.space()
-        if self._is_mistral and (yield from self._stream.optional("[")):
-            yield from self._block.listed(self._listed_call)
+def json_call(stream: TextStream, begin: Begin, is_offered: Callable[[str], bool]) -> Reading[None]:
+    """Read `{"name": "f", "arguments": {...}}`, its members in any order, or `{"f": {...}}`. Raise
+    NotAsWritten, ValueError."""
+    name, waiting, done = "", "", False
+    yield from stream.one_of(["{"])
+    while True:
+        yield from stream.space()
+        if (yield from stream.optional("}")):
+            break
+        key = yield from short_string(stream)
+        yield from _colon(stream)
+        opening = yield from stream.peek()
+        if key in NAMES and opening in QUOTES and not name:
+            name = yield from short_string(stream)
+            if waiting:
+                yield from _whole((yield from begin(name)), waiting)
+                done = True
+        elif (key in ARGUMENTS and name) or (opening == "{" and not name and is_offered(key)):
+            yield from json_arguments(stream, (yield from begin(name or key)))
+            done = True
+        elif key in NAMES and opening == "{":
+            yield from json_call(stream, begin, is_offered)
+            done = True
+        else:
+            text = yield from nested_value(stream, QUOTES)
+            waiting = text if key in ARGUMENTS else waiting
+        yield from stream.space()
+        if (yield from stream.optional(",")):
+            continue
+        if done and (yield from stream.peek()) != "}":
+            # One brace too few changes nothing in whole arguments.
             return
-        while not (yield from self._stream.ends()):
-            self._block.begun_at = self._stream.position
-            if self._block.calls.enough:
-                yield from self._block.skip()
-                return
-            head = yield from self._head()
-            call = self._block.begin(head.name, head.call_id)
-            yield call.started
-            yield from self._arguments(call)
-            if not self._is_mistral:
-                yield from self._stream.space()
-                yield from self._stream.one_of([_KIMI_END])
-            self._block.ended()
-
-    def _head(self) -> Waiting[ParsedCall]:
-        """Return the name, and the id that some models write, as mlx-lm reads them."""
-        mark = self._block.syntax.call_mark
-        if mark:
-            yield from self._stream.one_of([mark])
-        arguments = _MISTRAL_ARGUMENTS if self._is_mistral else _KIMI_ARGUMENTS
-        name, _ = yield from self._stream.name([arguments])
-        end = "" if self._is_mistral else _KIMI_END
-        return self._block.one_call(f"{mark}{name}{arguments}{{}}{end}")
-
-    def _listed_call(self) -> Pieces:
-        """`{"name": "f", "arguments": {...}}`"""
-        for mark in ("{", '"name"', ":", '"'):
-            yield from self._stream.one_of([mark])
-            yield from self._stream.space()
-        name, _ = yield from self._stream.name(['"'])
-        for mark in (",", '"arguments"', ":"):
-            yield from self._stream.space()
-            yield from self._stream.one_of([mark])
-        call = self._block.begin(_read_name(name))
-        yield call.started
-        yield from self._arguments(call)
-        yield from self._stream.space()
-        yield from self._stream.one_of(["}"])
-
-    def _arguments(self, call: WrittenCall) -> Pieces:
-        arguments = JsonArguments(call.schema, call.budget)
-        start = self._stream.position
-        while not arguments.done:
-            text = yield from self._stream.some()
-            try:
-                piece, rest = arguments.feed(text)
-            except MalformedArguments as error:
-                if error.certain:
-                    yield call.json(error.certain)
-                self._block.sent_to = start + arguments.sent
-                raise
-            self._block.sent_to = start + arguments.sent
-            self._stream.put_back(rest)
-            if piece:
-                yield call.json(piece)
-        call.done = True
+        yield from stream.one_of(["}"])
+        break
+    if not done:
+        if not name:
+            raise NotAsWritten("it names no tool")
+        yield from _whole((yield from begin(name)), waiting)
 
 
-def _read_name(text: str) -> str:
-    """Return a name between quotes. Raise NotAsWritten for one with escapes."""
-    if "\\" in text:
-        raise NotAsWritten("its name has escapes")
-    return str(loads(f'"{text}"'))
+def json_arguments(stream: TextStream, call: WrittenCall) -> Reading[None]:
+    """Read a call's arguments: an object, a string or a word that means one, or nothing at all. Raise
+    NotAsWritten, ValueError."""
+    yield from stream.space()
+    opening = yield from stream.peek()
+    if opening == "{":
+        yield from _members(stream, call)
+    elif opening in ("<", "["):
+        yield call.end()
+    else:
+        text = yield from nested_value(stream, QUOTES)
+        yield from _whole(call, text)
+
+
+def _members(stream: TextStream, call: WrittenCall) -> Reading[None]:
+    yield from stream.one_of(["{"])
+    mark = ","
+    while mark == ",":
+        yield from stream.space()
+        # Models write a comma behind the last member, which JSON does not allow.
+        if (yield from stream.optional("}")):
+            break
+        key = yield from short_string(stream)
+        yield from _colon(stream)
+        takes = takes_strings(call.property_schema(key))
+        if takes and (yield from stream.optional('"')):
+            yield call.begin_string(key)
+            yield from json_string(stream, call)
+        elif takes and (yield from stream.optional("'")):
+            yield call.begin_string(key)
+            yield from python_string(stream, call, "'", partial(member_ends, stream))
+        else:
+            text = yield from nested_value(stream, QUOTES)
+            yield from call.member(key, len(text), partial(read_value, text))
+        yield from stream.space()
+        mark = yield from stream.one_of([",", "}"])
+    yield call.end()
+
+
+def _colon(stream: TextStream) -> Waiting[None]:
+    yield from stream.space()
+    yield from stream.one_of([":"])
+    yield from stream.space()
+
+
+def _whole(call: WrittenCall, text: str) -> Reading[None]:
+    arguments: Any = read_value(text) if text.strip() else None
+    if isinstance(arguments, str):
+        arguments = read_value(arguments) if arguments.strip() else None
+    if arguments is not None and not isinstance(arguments, dict):
+        raise NotAsWritten("the arguments are not an object")
+    for key, value in (arguments or {}).items():
+        yield from call.member(key, len(text), partial(_itself, value))
+    yield call.end()
+
+
+def _itself(value: Any) -> Any:
+    return value

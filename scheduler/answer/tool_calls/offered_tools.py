@@ -7,12 +7,11 @@ that may take too long for the event loop is known beforehand and done in a work
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from scheduler.answer.notations.parameter_kind import JSON_TYPES, MOST_STEPS, parser_view, property_types
+from scheduler.answer.notations.parameter_kind import JSON_TYPES, MOST_STEPS, property_types
 from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget
 from scheduler.request import Tool
 
@@ -30,6 +29,16 @@ class OfferedTools:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._large: dict[str, bool] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    @cached_property
+    def longest_name(self) -> int:
+        return max(map(len, self._tools), default=0)
 
     def schema(self, name: str) -> Schema:
         tool = self._tools.get(name)
@@ -49,12 +58,6 @@ class OfferedTools:
         """Return the JSON types that a tool's parameter allows."""
         return self._types.get(name, {}).get(parameter, JSON_TYPES)
 
-    @cached_property
-    def definitions(self) -> list[dict[str, Any]]:
-        """Return definitions for mlx-lm's parsers, which read a parameter by its type."""
-        views = ((tool, parser_view(self._types[name])) for name, tool in self._tools.items())
-        return [replace(tool, parameters=view).definition() for tool, view in views]
-
     def is_large(self, name: str) -> bool:
         """Return whether fitting a value to the tool's schema may take too long for the event loop."""
         if name not in self._large:
@@ -66,18 +69,15 @@ class OfferedTools:
         return not _are_large([tool.parameters for tool in self._tools.values()])
 
     @property
-    def are_read(self) -> bool:
-        """Return whether all that a parser needs is known, or can be computed on the event loop."""
-        return "definitions" in vars(self) or self._are_few
-
-    def any_large(self) -> bool:
-        """Return whether any of the tools `is_large`."""
-        return any(map(self.is_large, self._tools))
+    def is_read(self) -> bool:
+        """Return whether the types of all parameters are known, or can be computed on the event loop."""
+        return "_types" in vars(self) or self._are_few
 
     def read(self) -> None:
         """Compute everything, in at most 50 ms."""
-        self.any_large()
-        _ = self.definitions
+        for name in self._tools:
+            self.is_large(name)
+        _ = self._types
 
 
 def _are_large(schemas: Iterable[Schema]) -> bool:

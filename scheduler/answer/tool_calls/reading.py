@@ -1,375 +1,497 @@
-"""Parse the text between tool call marks into call events.
+"""Read the calls of one block while they are written, by the notation's description.
 
-The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. Here that becomes
-one exception, raised where the block ends.
+A description says what the template writes; models also leave out marks, write them twice, or go on where a
+call is over. One rule for all notations: what begins a call is its head with a name; marks around it may be
+missing, and none of them counts within a value. A call that cannot be read goes to the client as it was
+written, and what follows is read again from the next head of an offered tool in it.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from json import loads
-from threading import Lock
-from typing import Any, Protocol
 
-from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.bounded_regex import time_limit
-from scheduler.answer.notations.catalog import writes_bare_text
-from scheduler.answer.notations.parameter_kind import read_bare
-from scheduler.answer.schema_check import StepBudget
-from scheduler.answer.tool_calls.coercion import coerce, property_schema
-from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text
-from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
-
-_MATCHING_SECONDS = 0.25
-"""The limit for one block, in CPU time of all threads. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
-LONG_TEXT = 512
-"""Characters up to which a text is parsed within a token's time, also where patterns take cubic time."""
-_LONGEST_GUESS = 16_384
-"""Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
-
-
-class UnreadableCall(Exception):
-    """A block that cannot be parsed. `index`: the number of its call, if it was started; `rest`: the part of
-    its arguments that was not yielded. `read_to`: how many characters of the block the whole calls before it
-    take."""
-
-    def __init__(self, why: object, index: int | None = None, rest: str = "", *, read_to: int = 0) -> None:
-        super().__init__(str(why))
-        self.index = index
-        self.rest = rest
-        self.read_to = read_to
-
-
-class AnswerCalls:
-    """The calls of one answer: their numbers, ids and tools."""
-
-    def __init__(self, offered: OfferedTools, call_id: Callable[[int], str], *, parallel: bool) -> None:
-        self.offered = offered
-        self._call_id = call_id
-        self._parallel = parallel
-        self.budget = StepBudget()
-        """The budget for the coercion of all their arguments."""
-        self.started = 0
-        self.ended = 0
-        """Calls that were found whole before the end of their block."""
-        self.large = False
-        """Whether one of them calls a tool with a large schema."""
-
-    @property
-    def enough(self) -> bool:
-        """Return whether no more calls are allowed: the client asked for one at a time."""
-        return self.started > 0 and not self._parallel
-
-    def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
-        """Start a call, also of a tool that was not offered: the client reports the error to the model."""
-        index, self.started = self.started, self.started + 1
-        self.large = self.large or self.offered.is_large(name)
-        return ToolCallStarted(index, call_id or self._call_id(index), name)
-
-    def whole(self, call: ParsedCall) -> Iterator[AnswerPiece]:
-        start = self.start(call.name, call.call_id)
-        yield start
-        yield ToolCallArguments(start.index, self.fitted(call))
-
-    def fitted(self, call: ParsedCall) -> str:
-        """Return the JSON text of its arguments, coerced to their schema."""
-        return json_text(coerce(call.arguments, self.offered.schema(call.name), budget=self.budget))
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    name: str
-    arguments: dict[str, Any]
-    call_id: str | None = None
-
-
-class CallReader(Protocol):
-    """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
-
-    def weighs(self, text: str | None) -> bool:
-        """Return whether `feed(text)`, or `close()` if `text` is None, may take too long for the event
-        loop."""
-        ...
-
-    def feed(self, text: str) -> Iterator[AnswerPiece]: ...
-
-    def close(self) -> Iterator[AnswerPiece]:
-        """Take the end mark, or the end of the model's turn, and yield what it completes. Raise
-        UnreadableCall."""
-        ...
-
-    @property
-    def raw(self) -> str:
-        """Return all text fed so far."""
-        ...
-
-
-class CollectedBlock:
-    """The common part of CallReaders that yield nothing before the end of the block."""
-
-    def __init__(self, calls: AnswerCalls) -> None:
-        self._calls = calls
-        self._parts: list[str] = []
-        self._length = 0
-
-    @property
-    def raw(self) -> str:
-        return "".join(self._parts)
-
-    def weighs(self, text: str | None) -> bool:
-        if text is not None:
-            return False
-        offered = self._calls.offered
-        return self._length > LONG_TEXT or not offered.are_read or offered.any_large()
-
-    def feed(self, text: str) -> Iterator[AnswerPiece]:
-        self._parts.append(text)
-        self._length += len(text)
-        yield from ()
-
-
-class BlockReader(CollectedBlock):
-    """Lets mlx-lm parse the whole block."""
-
-    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
-        super().__init__(calls)
-        self._syntax = syntax
-
-    def close(self) -> Iterator[AnswerPiece]:
-        for call in read_block(self.raw, self._syntax, self._calls):
-            if not self._calls.enough:
-                yield from self._calls.whole(call)
-
-
-def read_block(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> list[ParsedCall]:
-    """Return the calls that mlx-lm's parser reads in a block. Raise UnreadableCall."""
-    try:
-        parsed = _parse(raw, syntax, calls)
-        found = parsed if isinstance(parsed, list) else [parsed]
-        read = [_checked(call, syntax, calls) for call in found]
-    except Exception as error:  # Parsers raise anything; only this block is malformed.
-        raise UnreadableCall(error or type(error).__name__) from error
-    if not read or (syntax.call_mark and raw.count(syntax.call_mark) > len(read)):
-        raise UnreadableCall("a call is missing")
-    return read
-
-
-def _braces_match(raw: str, string_mark: str) -> bool:
-    depth = 0
-    for outside in raw.split(string_mark)[::2]:
-        for character in outside:
-            depth += (character == "{") - (character == "}")
-            if depth < 0:
-                return False
-    return depth == 0
-
-
-def _parse(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> Any:
-    if syntax.string_mark and not _braces_match(raw, syntax.string_mark):
-        raise ValueError("its braces do not match")
-    if syntax.guesses and len(raw) > _LONGEST_GUESS and "<arg_key>" not in raw:
-        raise ValueError("it is too long to guess at")
-    with time_limit(_MATCHING_SECONDS), _quiet:
-        try:
-            return syntax.parse(raw, calls.offered.definitions)
-        except TimeoutError:
-            raise
-        except Exception:
-            # Some parsers convert by the schema and fail on a value that does not fit; try without it.
-            return syntax.parse(raw, None)
-
-
-class _Quiet:
-    """Silences the warnings of Python's parser about invalid escapes in the model's text. All threads share
-    one, because warning filters are the process's: they are restored when the last thread is done."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._before = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = warnings.catch_warnings()
-                self._before.__enter__()
-                warnings.simplefilter("ignore", SyntaxWarning)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._before.__exit__(None, None, None)
-
-
-_quiet = _Quiet()
-
-
-def _checked(call: Any, syntax: ToolSyntax, calls: AnswerCalls) -> ParsedCall:
-    if not isinstance(call, dict):
-        raise ValueError("it is not an object")
-    name, arguments, call_id = call.get("name"), call.get("arguments", call.get("parameters")), call.get("id")
-    if not isinstance(name, str) or not name:
-        raise ValueError("it names no tool")
-    name.encode()  # JSON can escape a lone surrogate, which UTF-8 cannot encode.
-    if isinstance(arguments, str):
-        arguments = loads(arguments, strict=False)
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        raise ValueError("the arguments are not an object")
-    guessed = syntax.guesses and arguments.keys() == {"raw"}
-    if guessed and "raw" not in calls.offered.schema(name).get("properties", {}):
-        raise ValueError("the arguments cannot be distinguished")
-    if writes_bare_text(syntax.name):
-        arguments = _read_bare(name, arguments, calls)
-    json_text(arguments)
-    return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
-
-
-def _read_bare(tool: str, arguments: dict[str, Any], calls: AnswerCalls) -> dict[str, Any]:
-    schema, types = calls.offered.schema(tool), calls.offered.types
-    return {
-        name: read_bare(value, types(tool, name), property_schema(schema, name), schema, calls.budget)
-        if isinstance(value, str)
-        else value
-        for name, value in arguments.items()
-    }
-
-
-_HEAD = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
+from scheduler.answer.notations.description import (
+    NUMBER,
+    TOOL,
+    Braced,
+    Elements,
+    JsonObject,
+    Keywords,
+    Notation,
+    Tagged,
 )
-_LONGEST_HEAD = 1024
-_TAIL = re.compile(r"[\s}]*")
-"""After whole arguments a brace too few or too many, a common slip, changes nothing."""
+from scheduler.answer.text_stream import HEAVY, NotAsWritten, Reading, TextEnded, TextStream, Waiting
+from scheduler.answer.tool_calls.braced import braced_arguments
+from scheduler.answer.tool_calls.elements import element_arguments
+from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
+from scheduler.answer.tool_calls.keywords import keyword_arguments
+from scheduler.answer.tool_calls.tagged import TaggedArguments
+from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
+from scheduler.events import MalformedCall
+
+__all__ = ["CallBlock", "call_id"]
+
+_MOST_RESTARTS = 16
+"""Bound on reading parts of an answer again, so that no text takes longer than linear time."""
+_MOST_MARKS = 4
+"""Bound on marks before a call."""
+_LONGEST_HEAD = 256
+_NAME = re.compile(r"[^\s<>{}()\"']+")
+_FUNCTIONS = "functions."
+_SEPARATORS = (",", ";")
+_QUOTED = re.compile(r"\s*([\"'])(.*?)\1")
 
 
-def _sendable_name(text: str) -> str | None:
-    """Parse a name's JSON text. Return None if it is not a name, or one that cannot be sent."""
-    try:
-        name = str(loads(text, strict=False))
-        name.encode()
-    except ValueError:
-        return None
-    return name
+class _Empty(NotAsWritten):
+    """The marks of calls have none between them."""
 
 
-class JsonReader:
-    """`{"name": "f", "arguments": {...}}`: streams the name and then the arguments.
+class CallBlock:
+    """Reads blocks of calls, one after another."""
 
-    Members in another order, or a list of calls, wait for the whole block as in BlockReader.
-    """
-
-    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
-        self._block = BlockReader(syntax, calls)
+    def __init__(self, notation: Notation, calls: AnswerCalls, stream: TextStream) -> None:
+        self._notation = notation
         self._calls = calls
-        self._arguments: ObjectReader | None = None
-        self._head = ""
+        self._stream = stream
+        self._forms = (notation, *notation.also)
+        self._openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
+        self._prefixes = tuple(form for form in self._forms if form.prefix and not form.is_json)
+        self._closers = _longest_first(
+            mark
+            for form in self._forms
+            for mark in (
+                "" if form.is_json else form.tail.strip(),
+                form.call_end.strip(),
+                form.closing_mark,
+                *form.strays,
+            )
+        )
+        self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes))
+        self._call: WrittenCall | None = None
+        """The call that is not over."""
+        self._head_at = 0
+        """Where the head of the newest call begins."""
+        self._listed = False
+        self._within = False
+        """Whether the mark of several calls has been opened."""
+        self._restarts = _MOST_RESTARTS
+        self.cut = False
+        """Whether the answer ends in the middle by the client's or the server's limits."""
 
     @property
-    def raw(self) -> str:
-        return self._block.raw
+    def openers(self) -> tuple[str, ...]:
+        """Return the marks that begin a block."""
+        return self._openers
 
-    def weighs(self, text: str | None) -> bool:
-        if self._arguments is not None:
-            return self._arguments.weighs(text)
-        return self._block.weighs(None) if text is None else len(text) > LONG_TEXT
+    @property
+    def sure(self) -> tuple[str, ...]:
+        """Return what begins a call whatever stands behind it."""
+        own = self._notation
+        bare_head = not (own.opening or own.call_start or own.bare or own.is_json)
+        return (*self._openers, *((own.prefix,) if bare_head and own.prefix else ()))
 
-    def feed(self, text: str) -> Iterator[AnswerPiece]:
-        yield from self._block.feed(text)
-        if self._arguments is None:
-            if len(self._head) >= _LONGEST_HEAD:
-                # Bound a name that never ends: the head is matched again with each token.
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return self._closers
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Return what begins a call where an offered name stands behind it."""
+        return tuple(form.prefix for form in self._prefixes)
+
+    def read(self, space: str) -> Reading[None]:
+        """Read a block whose first mark is next, to its end. `space`: the white space before it."""
+        first = True
+        while True:
+            begun = self._stream.position
+            try:
+                form = yield from self._next(first=first)
+                if form is None:
+                    return
+                yield from self._one(form)
+                self._over()
+            except (NotAsWritten, ValueError, RecursionError) as fault:
+                if not (yield from self._broken(begun, space, fault)):
+                    return
+            if self._calls.enough:
                 return
-            self._head += text
-            head = _HEAD.match(self._head, 0, _LONGEST_HEAD)
-            if head is None or (name := _sendable_name(head[1])) is None:
-                return
-            self._arguments = ObjectReader(name, self._calls)
-            text = self._head[head.end() :]
-        yield from self._arguments.feed(text)
+            first, space = False, ""
 
-    def close(self) -> Iterator[AnswerPiece]:
-        if self._arguments is None:
-            yield from self._block.close()
-        elif not self._arguments.done or not _TAIL.fullmatch(self._arguments.rest):
-            raise self._arguments.unreadable()
-
-
-class ObjectReader:
-    """The arguments of a call whose name is known, as one JSON object."""
-
-    def __init__(self, name: str, calls: AnswerCalls) -> None:
-        self._name = name
-        self._calls = calls
-        self._arguments = JsonArguments(calls.offered.schema(name), calls.budget)
-        self._is_large = calls.offered.is_large(name)
-        self._start: ToolCallStarted | None = None
-        self._parts: list[str] = []
-        self._rest: list[str] = []
-        self._fault: MalformedArguments | None = None
-
-    @property
-    def rest(self) -> str:
-        """Return the text after the arguments."""
-        return "".join(self._rest)
-
-    @property
-    def raw(self) -> str:
-        return "".join(self._parts)
-
-    @property
-    def done(self) -> bool:
-        return self._arguments.done
-
-    def weighs(self, text: str | None) -> bool:
-        if text is None or self._fault is not None:
-            return False
-        return len(text) > LONG_TEXT or self._arguments.may_fit(text, LONG_TEXT if not self._is_large else 0)
-
-    def unreadable(self) -> UnreadableCall:
-        why = self._fault or "the arguments are not a JSON object"
-        index = None if self._start is None else self._start.index
-        return UnreadableCall(why, index, self.raw[self._arguments.sent :])
-
-    def feed(self, text: str) -> Iterator[AnswerPiece]:
-        self._parts.append(text)
-        if self._fault is not None:
-            return
-        if self._start is None:
-            self._start = self._calls.start(self._name)
-            yield self._start
+    def arguments_of(self, recipient: str) -> Reading[None]:
+        """Read the call of a tool that a message's header names, and whose arguments are all of the
+        message."""
+        begun = self._head_at = self._stream.position
+        self._stream.keep()
         try:
-            piece, rest = self._arguments.feed(text)
-        except MalformedArguments as error:
-            self._fault, piece, rest = error, error.certain, ""
-        if rest:
-            self._rest.append(rest)
-        if piece:
-            yield ToolCallArguments(self._start.index, piece)
+            call = yield from self._begin(self._named(recipient.removeprefix(_FUNCTIONS)))
+            yield from self._stream.space()
+            if (yield from self._stream.ended()) and not self.cut:
+                yield call.end()
+            else:
+                yield from json_arguments(self._stream, call)
+            yield from self._braces()
+            yield from self._stream.space()
+            if not (yield from self._stream.ended()) and not (yield from self._literal(self._openers)):
+                raise NotAsWritten("there is text behind the arguments")
+            self._over()
+        except (NotAsWritten, ValueError, RecursionError) as fault:
+            yield from self._broken(begun, "", fault)
+        self._stream.release()
 
-    def close(self) -> Iterator[AnswerPiece]:
-        if not self.raw.strip():
-            # A call without arguments.
-            yield from self.feed("{}")
-        if not self.done or self.rest.strip():
-            raise self.unreadable()
+    def _named(self, recipient: str) -> str:
+        """Return the offered tool with whose name a recipient begins: what should stand behind it is
+        sometimes glued to it."""
+        offered = self._calls.offered
+        if recipient in offered:
+            return recipient
+        return max((name for name in offered if recipient.startswith(name)), key=len, default=recipient)
+
+    def begins(self) -> Waiting[bool]:
+        """Read what may begin a call, and return whether it does: its marks, then the name of an offered
+        tool."""
+        opened = False
+        for _ in range(_MOST_MARKS):
+            yield from self._stream.space()
+            if not (yield from self._literal(self._openers)):
+                break
+            opened = True
+        for form in self._prefixes:
+            if (yield from self._stream.optional(form.prefix)):
+                return (yield from self._names_offered())
+        if (yield from self._stream.optional("[")):
+            yield from self._stream.space()
+            opened = True
+        if (yield from self._stream.optional("{")):
+            return (yield from self._names_in_json())
+        if not opened or not (yield from self._names_offered()):
+            return False
+        bare = self._bare("")
+        calls = bare is not None and isinstance(bare.arguments, Keywords)
+        return not calls or (yield from self._stream.peek()) == "("
+
+    def _names_in_json(self) -> Waiting[bool]:
+        yield from self._stream.space()
+        for literal in ('"type"', ":", '"function"', ","):
+            if not (yield from self._stream.optional(literal)):
+                break
+            yield from self._stream.space()
+        for name in NAMES:
+            if (yield from self._stream.optional(f'"{name}"')):
+                yield from self._stream.space()
+                if (yield from self._stream.optional(":")):
+                    yield from self._stream.space()
+                    return (yield from self._names_offered())
+        return (yield from self._names_offered())
+
+    def _names_offered(self) -> Waiting[bool]:
+        quote = (yield from self._stream.peek()) in ("'", '"')
+        if quote:
+            self._stream.read(1)
+        yield from self._stream.optional(_FUNCTIONS)
+        name = ""
+        offered = self._calls.offered
+        while len(name) <= offered.longest_name:
+            letter = yield from self._stream.peek()
+            if name in offered and (not letter or not (letter.isalnum() or letter in "_-.")):
+                return True
+            if not letter or letter.isspace() or letter in "\"'":
+                return False
+            name += self._stream.read(1)
+        return False
+
+    @cached_property
+    def _heads(self) -> re.Pattern[str]:
+        """What begins a call of an offered tool."""
+        names = "|".join(map(re.escape, sorted(self._calls.offered, key=len, reverse=True))) or r"(?!)"
+        openers = "|".join(map(re.escape, self._openers)) or r"(?!)"
+        named = rf"[\"']?(?:functions\.)?(?:{names})(?![\w.-])"
+        heads = [rf"(?:{re.escape(form.prefix)})\s*{named}" for form in self._prefixes]
+        heads.append(rf"\{{\s*\"(?:{'|'.join(NAMES)})\"\s*:\s*{named}")
+        heads.append(rf"(?:{openers})\s*{named}")
+        return re.compile("|".join(heads))
+
+    def _head_in(self, raw: str, start: int) -> int | None:
+        """Return where the marks of the first call of an offered tool begin in a text."""
+        if (found := self._heads.search(raw, start)) is None:
+            return None
+        place = found.start()
+        while (before := raw[start:place].rstrip()) and before.endswith(self._openers or "\0"):
+            place = start + len(before) - len(next(one for one in self._openers if before.endswith(one)))
+        return place
+
+    def _next(self, *, first: bool) -> Waiting[Notation | str | None]:
+        """Read what stands before the next call. Return its notation; "{" for one in JSON; None behind the
+        last one. Raise NotAsWritten where there is none at all."""
+        behind, opened, stream = self._stream.position, "", self._stream
+        if first:
+            self._listed = self._within = False
+        while True:
+            yield from stream.space()
+            if mark := (yield from self._literal(self._openers)):
+                opened, self._within = mark, True
+                continue
+            if mark := (yield from self._literal(self._closers)):
+                self._within = self._within and mark != self._notation.closing_mark
+                if first:
+                    raise _Empty("there is no call between the marks")
+                behind, opened, self._listed = stream.position, "", False
+                continue
+            self._head_at = stream.position
+            if (opened or first) and not self._listed and (yield from stream.optional("[")):
+                self._listed = True
+                continue
+            if self._listed and (yield from stream.optional("]")):
+                behind, self._listed = stream.position, False
+                if first:
+                    raise _Empty("there is no call in the list")
+                continue
+            if not first and (yield from self._literal(_SEPARATORS)):
+                continue
+            if (yield from stream.peek()) == "{":
+                return "{"
+            for form in self._prefixes:
+                if (yield from stream.optional(form.prefix)):
+                    return form
+            if (opened or self._listed) and (form := self._bare(opened)) is not None:
+                # Gemma's calls without their first word.
+                yield from stream.optional(":")
+                return form
+            if self._within and not first and (form := self._bare("")) is not None and not form.call_start:
+                begun = stream.position
+                is_call = yield from self._names_offered()
+                stream.rewind(begun)
+                if is_call:
+                    return form
+            if first:
+                ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
+                raise (TextEnded if ended else NotAsWritten)("there is no call")
+            if not (self.cut and (yield from self._is_half())):
+                stream.rewind(behind)
+            return None
+
+    def _is_half(self) -> Waiting[bool]:
+        """Read the rest of the answer if it is the beginning of what could stand here, and return whether it
+        was."""
+        marks = (*self._alternatives, *self._closers)
+        rest = yield from self._stream.peek(max(map(len, marks), default=1))
+        is_half = any(mark.startswith(rest) for mark in marks)
+        self._stream.read(len(rest) if is_half else 0)
+        return is_half
+
+    def _bare(self, opened: str) -> Notation | None:
+        """Return the notation of a call whose name stands directly behind a mark."""
+        forms = [form for form in self._forms if not form.is_json and not _is_attribute(form)]
+        own = [form for form in forms if opened in _openers_of(form)]
+        return next(iter(sorted(own or forms, key=lambda form: form.prefix != "")), None)
+
+    def _literal(self, literals: Sequence[str]) -> Waiting[str]:
+        """Read and return one of these; "" if none is next."""
+        for literal in literals:
+            if (yield from self._stream.optional(literal)):
+                return literal
+        return ""
+
+    def _one(self, form: Notation | str) -> Reading[None]:
+        if isinstance(form, str):
+            yield from json_call(self._stream, self._begin, self._calls.offered.__contains__)
+            yield from self._braces()
+            return
+        name, call_id = yield from self._name(form)
+        call = yield from self._begin(name, call_id)
+        match form.arguments:
+            case JsonObject():
+                yield from json_arguments(self._stream, call)
+            case Keywords():
+                yield from keyword_arguments(self._stream, call)
+            case Braced() as braced:
+                yield from braced_arguments(self._stream, call, braced)
+            case Elements(mark=mark):
+                yield from element_arguments(self._stream, call, mark, self._calls.budget)
+            case Tagged() as tagged:
+                yield from self._tagged(call, tagged)
+
+    def _braces(self) -> Waiting[None]:
+        """Read braces too many, a common slip."""
+        end = self._stream.position
+        while True:
+            yield from self._stream.space()
+            if not (yield from self._stream.optional("}")):
+                break
+            end = self._stream.position
+        self._stream.rewind(end)
+
+    def _tagged(self, call: WrittenCall, tagged: Tagged) -> Reading[None]:
+        yield from self._stream.space()
+        opening, closing = tagged.in_json
+        if (yield from self._stream.peek()) == "{" or (
+            opening and (yield from self._stream.optional(opening))
+        ):
+            yield from json_arguments(self._stream, call)
+            yield from self._stream.optional(closing)
+            return
+        yield from TaggedArguments(
+            self._stream,
+            call,
+            tagged,
+            self._closers,
+            self._alternatives,
+            self.begins,
+            lambda text: self._heads.search(text) is not None,
+            self._calls.budget,
+        ).read()
+
+    def _begin(self, name: str, call_id: str | None = None) -> Reading[WrittenCall]:
+        """Begin a call. Raise NotAsWritten for an empty name."""
+        if not name:
+            raise NotAsWritten("it names no tool")
+        if not self._calls.offered.is_read:
+            yield HEAVY
+            self._calls.offered.read()
+        self._call = self._calls.start(name, call_id, self._stream)
+        yield self._call.started
+        return self._call
+
+    def _over(self) -> None:
+        self._call = None
+        self._calls.ended = self._calls.started
+
+    def _name(self, form: Notation) -> Waiting[tuple[str, str | None]]:
+        """Return the tool's name, and the call's id if the model writes one."""
+        before, after = form.head.split(TOOL)
+        middle, _, last = after.strip().rpartition(NUMBER)
+        last, soft = last.lstrip('"'), _beginnings(form)
+        others = (*self._closers, *self._openers)
+        ends = [one for one in (last, form.id_mark, *soft, *others) if one]
+        text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
+        call_id: str | None = None
+        if mark and mark == form.id_mark:
+            call_id, mark = yield from self._stream.name([last, *soft])
+            call_id = call_id.strip()
+        if mark != last:
+            self._stream.rewind(self._stream.position - len(mark))
+            if last and mark in others:
+                raise NotAsWritten("its arguments are missing")
+        if (quoted := _QUOTED.match(text)) is not None:
+            text = quoted[2]
+        elif middle and mark == last:
+            head = text.strip()
+            text = head.rpartition(middle)[0] or head
+            if before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
+                call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
+        name = self._checked(text)
+        if not last and mark != soft[0] and name not in self._calls.offered:
+            raise NotAsWritten("words are no call")
+        return name, call_id
+
+    def _ending(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
+        """Return a name that a mark ends, or the end of the text."""
+        begun = self._stream.position
+        try:
+            return (yield from self._stream.name(ends))
+        except TextEnded:
+            return self._stream.raw(begun), ""
+
+    def _checked(self, text: str) -> str:
+        name = text.strip()
+        if name not in self._calls.offered:
+            short = name.removeprefix(_FUNCTIONS)
+            name = short if short in self._calls.offered else name
+        if name not in self._calls.offered and _NAME.fullmatch(name) is None:
+            raise NotAsWritten("it names no tool")
+        return name
+
+    def _broken(self, begun: int, space: str, fault: Exception) -> Reading[bool]:
+        """Yield what cannot be read as it was written. Return whether the block goes on."""
+        stream, call = self._stream, self._call
+        end = stream.position
+        raw, head = stream.raw(begun), max(self._head_at, begun) - begun
+        # The fault may be in the middle of the next head.
+        ahead = yield from stream.peek(_LONGEST_HEAD)
+        found = self._head_in(raw + ahead[:_LONGEST_HEAD], head + 1) if self._restarts else None
+        found = None if found is None or found >= len(raw) else found
+        if found is not None:
+            self._restarts -= 1
+            end = begun + found
+            stream.rewind(end)
+        elif self.cut and isinstance(fault, TextEnded):
+            return False
+        else:
+            end = yield from self._skip(closed=isinstance(fault, _Empty))
+        text = stream.raw(begun)
+        index, rest = None, ""
+        if call is not None:
+            index, rest = call.started.index, stream.raw(call.sent_to, max(call.sent_to, end))
+            if _is_json(call.sent + rest):
+                rest = text
+        self._over()
+        if isinstance(fault, _Empty) and is_control(text):
+            return False
+        self._calls.malformed += 1
+        yield MalformedCall(space + text, index, rest)
+        return found is not None
+
+    def _skip(self, *, closed: bool) -> Waiting[int]:
+        """Read to the end of what cannot be read: behind its closing marks, or before the next opening one.
+        Return where the closing marks begin."""
+        stream, marks = self._stream, (*self._closers, *self._openers)
+        end = stream.position
+        while not closed:
+            _, mark = stream.before(marks)
+            end = stream.position
+            if mark in self._openers or (not mark and stream.closed):
+                return end
+            if mark:
+                stream.read(len(mark))
+                closed = True
+            else:
+                yield
+        behind = stream.position
+        while True:
+            yield from stream.space()
+            if not (yield from self._literal(self._closers)):
+                break
+            behind = stream.position
+        stream.rewind(behind)
+        return end
 
 
-_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+def _openers_of(form: Notation) -> tuple[str, ...]:
+    return (form.opening_mark, form.call_start.strip(), *form.openings)
 
 
-def call_id(place: str, *, short: bool) -> str:
-    """Return the id of a call, for models that write none: the same for one `place` (request, choice and
-    number), so a recomputed answer has the same ids. `short`: nine letters and digits."""
-    digest = sha256(place.encode("utf-8", "backslashreplace")).digest()
-    if short:
-        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:9])
-    return "call_" + digest[:12].hex()
+def _beginnings(form: Notation) -> tuple[str, ...]:
+    """Return what begins the arguments behind a name, where what should stand between is missing."""
+    match form.arguments:
+        case Tagged(opening=opening):
+            return (opening.split("{")[0].rstrip(), "{", "\n")
+        case JsonObject():
+            return ("{",)
+        case Braced():
+            return ("{", "(")
+        case _:
+            return ()
+
+
+def _is_attribute(form: Notation) -> bool:
+    """Return whether a name stands within a tag."""
+    return form.prefix.endswith("=")
+
+
+def _longest_first(marks: Iterator[str]) -> tuple[str, ...]:
+    return tuple(sorted({mark for mark in marks if mark}, key=len, reverse=True))
+
+
+def is_control(text: str) -> bool:
+    """Return whether a text begins with a control token, which no text of an answer has."""
+    return text.startswith("<|") or text[1:2] == "｜"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

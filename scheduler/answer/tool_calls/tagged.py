@@ -1,26 +1,30 @@
-"""Calls whose parameters stand between tags: Qwen3-Coder's, GLM's, MiniMax's, DeepSeek's, Kimi K3's.
+"""Parameters between tags: Qwen3-Coder's, GLM's, MiniMax's, DeepSeek's, Kimi K3's.
 
-A text keeps every character between its tags but the line breaks that the template writes around it. mlx-lm's
-parsers of some notations trim more, which would change an indented line of code.
+A text keeps every character between its tags but the line breaks that the template writes around it. It may
+contain the notation's own marks: a closing tag ends it where the call goes on as a call does, and behind a
+whole call where the answer ends or another call begins. Until then the rest is held back.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from json import loads
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
 from typing import Any
 
-from scheduler.answer.notations.description import BREAK, NAME, NUMBER, TOOL, TYPE, Notation, Tagged
+from scheduler.answer.notations.description import BREAK, NAME, Tagged
 from scheduler.answer.notations.parameter_kind import read_mixed
-from scheduler.answer.tool_calls.block_text import BlockText, Pieces
-from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
-from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
+from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.text_stream import NotAsWritten, Reading, TextEnded, TextStream, Waiting
+from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
 _TEXT = {"string"}
 """The JSON types of what is always text."""
 _LONGEST_SPACE = 64
+_LONGEST_KEY = 128
 _BEGINNINGS = {
     "string": "",
     "null": "nN",
@@ -31,175 +35,248 @@ _BEGINNINGS = {
     "object": "{",
 }
 """How values of each type begin where they are not a bare text, also in Python's spelling."""
-_NAME = re.compile(r"[^\s<>]+")
+_TAG_END = re.compile(r"(</[^<>]*>|<\|[^<>]*\|>|>)$")
+_QUOTED = re.compile(r"""\s*(["'])(.*?)\1(?:.*=\s*["']?([^"']*)["']?)?\s*""", re.DOTALL)
+"""A name, and the value of the last attribute behind it."""
+_FLAGS = ("true", "string")
+"""The attribute's values of a text."""
 
 
-class TaggedCalls:
-    def __init__(self, block: BlockText, notation: Notation, tagged: Tagged) -> None:
-        self._block = block
-        self._stream = block.stream
-        self._head = (notation.opening + notation.head).removeprefix(block.syntax.start)
-        self._tail = notation.tail.removesuffix(block.syntax.end)
+class _Behind(Enum):
+    """What stands behind a closing tag."""
+
+    PARAMETER = auto()
+    CALL = auto()
+    """The end of the call, and then the end of the answer or another call."""
+    TEXT = auto()
+    """The end of the call, and then text: of the answer, or still of the value."""
+    VALUE = auto()
+    """Nothing that can stand behind a parameter."""
+    CLOSING = auto()
+
+
+class TaggedArguments:
+    def __init__(
+        self,
+        stream: TextStream,
+        call: WrittenCall,
+        tagged: Tagged,
+        closers: Sequence[str],
+        openers: Sequence[str],
+        begins_call: Callable[[], Waiting[bool]],
+        calls_in: Callable[[str], bool],
+        budget: StepBudget,
+    ) -> None:
+        """`closers`: what ends a call, `openers`: what may begin one. `begins_call` reads it; `calls_in`:
+        whether a text has such a beginning."""
+        self._stream = stream
+        self._call = call
         self._tagged = tagged
-        self._opening = tagged.opening.rstrip()
-        self._key_start, self._after_key = self._opening.split(NAME)
-        self._lead = tagged.opening[len(self._opening) :]
+        self._closers = closers
+        self._openers = openers
+        self._begins_call = begins_call
+        self._calls_in = calls_in
+        self._budget = budget
+        opening = tagged.opening.rstrip()
+        self._key_start, self._after_key = opening.split(NAME)
+        self._key_start = self._key_start.rstrip("\"'")
+        self._lead = tagged.opening[len(opening) :]
         """White space before a value, which is not part of it."""
         self._closing = tagged.closing.strip()
         trail = tagged.closing[: len(tagged.closing) - len(tagged.closing.lstrip())]
         self._ends = (trail + self._closing, self._closing) if trail else (self._closing,)
+        self._own_line = "\n" if tagged.closing.endswith("\n") else ""
 
-    def pieces(self) -> Pieces:
-        """Yield all calls of the block."""
-        while not (yield from self._stream.ends()):
-            self._block.begun_at = self._stream.position
-            if self._block.calls.enough:
-                yield from self._block.skip()
-                return
-            name = yield from self._name()
-            call = self._block.begin(name)
-            yield call.started
-            yield from self._parameters(call)
-            yield call.end()
-            self._block.ended()
-
-    def _name(self) -> Waiting[str]:
-        before, after = self._head.strip().split(TOOL)
-        yield from self._stream.one_of([before])
-        if not after:
-            name = yield from self._name_alone()
-        elif NUMBER in after:
-            middle, after = after.split(NUMBER)
-            name, _ = yield from self._stream.name([middle])
-            yield from self._stream.name([after])
-        else:
-            name, _ = yield from self._stream.name([after])
-        if _NAME.fullmatch(name := name.strip()) is None:
-            raise NotAsWritten("it names no tool")
-        return name
-
-    def _name_alone(self) -> Waiting[str]:
-        """Return a name that the first parameter's tag ends, or the end of the block."""
-        try:
-            name, _ = yield from self._stream.name([self._key_start])
-        except TextEnded as end:
-            if self._tagged.without_parameters is not None:
-                raise
-            return end.text
-        self._stream.put_back(self._key_start)
-        return name
-
-    def _parameters(self, call: WrittenCall) -> Pieces:
-        tail = self._tail.strip()
+    def read(self) -> Reading[None]:
+        """Read all parameters, up to what ends the call. Raise NotAsWritten, ValueError."""
+        parameters = 0
         while True:
             yield from self._stream.space()
-            if not tail and (yield from self._stream.peek()) == "":
-                return
-            if (yield from self._stream.one_of([self._key_start, *([tail] if tail else ())])) == tail:
-                return
-            yield from self._parameter(call)
+            if not (yield from self._stream.optional(self._key_start)):
+                break
+            yield from self._parameter()
+            parameters += 1
+        if not parameters:
+            yield from self._check_end()
+        yield self._call.end()
 
-    def _parameter(self, call: WrittenCall) -> Pieces:
-        call.inside_member = True
-        key, is_text, opening = yield from self._key()
-        if self._tagged.quoted is not None:
-            yield from self._quoted(call, key, opening, *self._tagged.quoted)
-        elif (yield from self._is_text(call, key, is_text)):
-            yield from self._stream.optional(self._lead)
-            yield call.begin_string(key)
-            yield from self._block.text_until(call, self._ends)
-            yield call.end_string()
-        else:
-            yield from self._whole(call, key, opening, is_text)
-        call.inside_member = False
+    def _check_end(self) -> Waiting[None]:
+        """Raise NotAsWritten unless a call without parameters ends here."""
+        behind = self._stream.position
+        yield from self._stream.one_of(self._closers)
+        self._stream.rewind(behind)
 
-    def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
-        """Yield a value in a notation that puts marks around a text with line breaks. Only marked text is
-        streamed, because only such text is long."""
-        yield from self._stream.space()
-        types = call.json_types(key)
-        is_quoted = yield from self._stream.optional(start)
-        if not is_quoted or "string" not in types or (yield from self._begins_json(types)):
-            yield from self._whole(call, key, opening, None, before=start if is_quoted else "")
+    def _parameter(self) -> Reading[None]:
+        key, is_text = yield from self._key()
+        ends, quoted, is_quoted = self._ends, self._tagged.quoted, False
+        if quoted is not None:
+            yield from self._stream.space()
+            is_quoted = yield from self._stream.optional(quoted[0])
+            ends = (quoted[1] + self._closing,) if is_quoted else ends
+        types = self._call.json_types(key)
+        # Only marked text is long.
+        streams = (quoted is None or is_quoted) and (yield from self._streams(key, is_text, types))
+        yield from self._stream.optional(self._lead)
+        start = self._stream.position
+        if streams:
+            yield self._call.begin_string(key)
+        end = yield from self._until_closed(start, ends, streams=streams)
+        if streams:
+            yield self._call.end_string()
             return
-        yield call.begin_string(key)
-        yield from self._block.text_until(call, [end])
-        yield call.end_string()
-        yield from self._stream.space()
-        yield from self._stream.one_of([self._closing])
+        text = self._stream.raw(start, end)
+        yield from self._call.member(key, len(text), partial(self._read, key, text, is_text, types))
 
-    def _is_text(self, call: WrittenCall, key: str, is_text: bool | None) -> Waiting[bool]:
+    def _streams(self, key: str, is_text: bool | None, types: frozenset[str]) -> Waiting[bool]:
         """Return whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
-        schema = call.property_schema(key)
+        schema = self._call.property_schema(key)
+        if self._tagged.has_json:
+            return False
         if is_text is not None:
             return is_text and takes_strings(schema)
-        types = call.json_types(key)
         if types == _TEXT:
             return _choices(schema) is None
         return "string" in types and not (yield from self._begins_json(types))
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
         """Return whether the value may turn out to be one of the other types."""
-        if types == _TEXT:
-            return False
         for length in range(len(self._lead) + 1, _LONGEST_SPACE):
             start = (yield from self._stream.peek(length))[:length]
             if (first := start.strip()) or len(start) < length:
                 return any(first[:1] in _BEGINNINGS[kind] for kind in types)
         return True
 
-    def _whole(
-        self, call: WrittenCall, key: str, opening: str, is_text: bool | None, before: str = ""
-    ) -> Pieces:
-        """Yield a value that is sent whole. `before`: what was already read of it."""
-        text, _ = yield from self._stream.until(self._ends)
-        own = before + text.removeprefix(self._lead)
-        schema = call.property_schema(key)
-        types = call.json_types(key)
-        if is_text is not None or "string" not in types:
-            value = self._by_the_parser(call.started.name, key, opening, own)
-        elif types == _TEXT:
-            plain = self._unquoted(own)
-            value = plain if plain in (_choices(schema) or ()) else plain.strip()
-        else:
-            value = read_mixed(self._unquoted(own), schema, call.schema, call.budget)
-        yield call.member(key, value)
-        self._block.sent()
-
-    def _unquoted(self, text: str) -> str:
-        if self._tagged.quoted is None:
+    def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
+        schema = self._call.property_schema(key)
+        if is_text:
             return text
-        start, end = self._tagged.quoted
-        text = text.strip()
-        return text[len(start) : -len(end)] if text.startswith(start) and text.endswith(end) else text
+        if is_text is False or "string" not in types or self._tagged.has_json:
+            try:
+                return read_value(text)
+            except ValueError:
+                return text.strip()
+        if types != _TEXT:
+            return read_mixed(text, schema, self._call.schema, self._budget)
+        return text if text in (_choices(schema) or ()) else text.strip()
 
-    def _key(self) -> Waiting[tuple[str, bool | None, str]]:
-        """Return the name of the parameter, whether its value is text (or None if its schema decides that),
-        and the opening tag up to the value."""
-        tagged = self._tagged
-        if not tagged.is_flagged:
-            first, *others = self._after_key.split(BREAK)
-            key, _ = yield from self._stream.name([first])
-            for tag in others:
-                yield from self._stream.space()
-                yield from self._stream.one_of([tag])
-            return key.strip(), None, tagged.opening.replace(NAME, key).replace(BREAK, "")
-        after_key = tagged.json_opening.split(NAME)[1]
-        if TYPE not in after_key:
-            key, mark = yield from self._stream.name([self._after_key, after_key])
-            return key, mark == self._after_key, self._key_start + key + mark
-        middle, end = after_key.split(TYPE)
-        key, _ = yield from self._stream.name([middle])
-        kind, _ = yield from self._stream.name([end])
-        mark = middle + kind + end
-        return key, mark == self._after_key, self._key_start + key + mark
+    def _until_closed(self, start: int, ends: Sequence[str], *, streams: bool) -> Reading[int]:
+        """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""
+        stream, call = self._stream, self._call
+        marks = (*ends, self._own_line + self._key_start, self._key_start, *self._openers)
+        sent, opened = start, 0
+        whole: tuple[int, int] | None = None
+        """The end of the value, and behind its tag, if it is the last one with which the call is whole."""
+        certain = True
+        """Whether its tag closes no other one in the value."""
+        while True:
+            text, mark = stream.before(marks)
+            if streams and whole is None and stream.position > sent:
+                sent = stream.position
+                yield call.string(text)
+            if not mark:
+                if not stream.closed:
+                    yield None
+                    continue
+                if whole is None or (not certain and self._calls_in(stream.raw(start, whole[0]))):
+                    raise TextEnded("a parameter has no end")
+                break
+            here = stream.position
+            stream.read(len(mark))
+            if mark in ends:
+                behind, after = stream.position, (yield from self._behind())
+                stream.rewind(behind)
+                if after is _Behind.PARAMETER:
+                    whole, certain = (here, behind), True
+                    break
+                if after is _Behind.CLOSING and opened == 0:
+                    raise NotAsWritten("a parameter is closed twice")
+                if after in (_Behind.CALL, _Behind.TEXT) and (opened == 0 or whole is None):
+                    whole, certain = (here, behind), opened == 0
+                    if certain and after is _Behind.CALL:
+                        break
+                opened = max(0, opened - 1)
+            elif mark.endswith(self._key_start):
+                key = yield from self._peeked_key()
+                if opened == 0 and whole is None and mark.startswith(self._own_line) and call.lacks(key):
+                    # The closing tag is missing.
+                    stream.rewind(here)
+                    return here
+                opened += key != ""
+            elif whole is not None and certain and (yield from self._call_begins(here)):
+                break
+            if streams and whole is None:
+                sent = stream.position
+                yield call.string(mark)
+        end, behind = whole
+        stream.rewind(behind)
+        if streams and end > sent:
+            yield call.string(stream.raw(sent, end))
+        return end
 
-    def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:
-        if any(end in text for end in self._tagged.ends):
-            # The mark is in a string inside a JSON value, and the parser would end the call there.
-            text = json_text(loads(text, strict=False)).replace("<", r"\u003c")
-        head = self._head.replace(TOOL, name).replace(NUMBER, "0")
-        return self._block.one_value(head + opening + text + self._tagged.closing + self._tail, key)
+    def _behind(self) -> Waiting[_Behind]:
+        stream, closers = self._stream, 0
+        while True:
+            yield from stream.space()
+            if (yield from stream.ended()):
+                return _Behind.CALL
+            if not closers and (yield from stream.optional(self._key_start)):
+                return _Behind.PARAMETER
+            if not closers and (yield from stream.optional(self._closing)):
+                return _Behind.CLOSING
+            for closer in self._closers:
+                if (yield from stream.optional(closer)):
+                    closers += 1
+                    break
+            else:
+                if (yield from self._begins_call()):
+                    return _Behind.CALL
+                return _Behind.TEXT if closers else _Behind.VALUE
+
+    def _key(self) -> Waiting[tuple[str, bool | None]]:
+        """Return the name of the parameter, and whether its value is text (or None if its schema decides
+        that)."""
+        first, *others = self._after_key.split(BREAK)
+        end = _TAG_END.search(first)
+        assert end is not None, "an opening tag without an end"
+        text, _ = yield from self._stream.name([end[0]])
+        for tag in others:
+            yield from self._stream.space()
+            yield from self._stream.one_of([tag])
+        key, flag = _named(text)
+        if not key:
+            raise NotAsWritten("a parameter has no name")
+        return key, flag in _FLAGS if self._tagged.is_flagged and flag else None
+
+    def _peeked_key(self) -> Waiting[str]:
+        """Return the name of a parameter whose tag is within a value; "" if it is none."""
+        begun = self._stream.position
+        text = ""
+        while len(text) < _LONGEST_KEY:
+            letter = yield from self._stream.peek()
+            if letter in ("<", ">"):
+                self._stream.rewind(begun)
+                return _named(text)[0]
+            if letter in ("", "\n"):
+                break
+            text += self._stream.read(1)
+        self._stream.rewind(begun)
+        return ""
+
+    def _call_begins(self, position: int) -> Waiting[bool]:
+        """Return whether a call begins at a position, to which the text is rewound."""
+        behind = self._stream.position
+        self._stream.rewind(position)
+        begins = yield from self._begins_call()
+        self._stream.rewind(position)
+        self._stream.read(behind - position)
+        return begins
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name in an opening tag, and the value of the attribute that tells its kind."""
+    if (found := _QUOTED.fullmatch(text)) is not None:
+        return found[2], found[3] or ""
+    return text.strip(), ""
 
 
 def _choices(schema: Any) -> Sequence[Any] | None:

@@ -1,43 +1,76 @@
-"""One call whose arguments are sent as JSON text while another notation's text is read."""
+"""The calls of one answer, whose arguments are sent as JSON text while another notation's text is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from hashlib import sha256
 from typing import Any
 
-from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
-from scheduler.answer.tool_calls.json_arguments import json_text
+from scheduler.answer.tool_calls.json_text import json_text
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
+
+LONG_TEXT = 512
+"""Characters up to which a value is read within a token's time."""
+
+
+class AnswerCalls:
+    """The calls of one answer: their numbers, ids and tools."""
+
+    def __init__(self, offered: OfferedTools, call_id: Callable[[int], str], *, parallel: bool) -> None:
+        self.offered = offered
+        self._call_id = call_id
+        self._parallel = parallel
+        self._ids: set[str] = set()
+        self.budget = StepBudget()
+        """The budget for the coercion of all their arguments."""
+        self.started = 0
+        self.ended = 0
+        """Those that are over, malformed ones among them."""
+        self.malformed = 0
+
+    @property
+    def enough(self) -> bool:
+        """Return whether no more calls are allowed: the client asked for one at a time."""
+        return self.ended > 0 and not self._parallel
+
+    def start(self, name: str, call_id: str | None, stream: TextStream) -> WrittenCall:
+        """Start a call, also of a tool that was not offered: the client reports the error to the model. An
+        id that the model repeats would be ambiguous to the client."""
+        name.encode()  # JSON can escape a lone surrogate, which UTF-8 cannot encode.
+        index, self.started = self.started, self.started + 1
+        if not call_id or call_id in self._ids:
+            call_id = self._call_id(index)
+        self._ids.add(call_id)
+        return WrittenCall(ToolCallStarted(index, call_id, name), self, stream)
 
 
 class WrittenCall:
-    def __init__(
-        self,
-        started: ToolCallStarted,
-        schema: Schema,
-        budget: StepBudget,
-        json_types: Callable[[str], frozenset[str]],
-    ) -> None:
-        """`json_types` returns the JSON types that the schema of an argument allows."""
+    def __init__(self, started: ToolCallStarted, calls: AnswerCalls, stream: TextStream) -> None:
         self.started = started
-        self.schema = schema
-        self.budget = budget
-        self.json_types = json_types
+        self.schema = calls.offered.schema(started.name)
+        self._calls = calls
+        self._stream = stream
         self._sent: list[str] = []
-        self._members = 0
-        self.inside_member = False
-        """Whether the model is in the middle of an argument: what it has written may be half a path."""
-        self.in_string = False
-        """Whether the characters of a string are sent as they come."""
-        self.done = False
-        """Whether its arguments are whole."""
-        self.ended = False
-        """Whether its end mark came, too."""
+        self._keys: set[str] = set()
+        self.sent_to = stream.position
+        """The position up to which the text has been sent as arguments."""
 
     @property
     def sent(self) -> str:
         return "".join(self._sent)
+
+    def json_types(self, key: str) -> frozenset[str]:
+        """Return the JSON types that the schema of an argument allows."""
+        return self._calls.offered.types(self.started.name, key)
+
+    def lacks(self, key: str) -> bool:
+        """Return whether `key` is a parameter of the tool that the model has not written yet."""
+        properties = self.schema.get("properties")
+        return isinstance(properties, Mapping) and key in properties and key not in self._keys
 
     def property_schema(self, key: str) -> Any:
         """Return the schema of one argument, with references followed; None if they cannot be followed."""
@@ -45,22 +78,32 @@ class WrittenCall:
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
         try:
-            return SchemaCheck(self.schema, self.budget).resolve(schema)
+            return SchemaCheck(self.schema, self._calls.budget).resolve(schema)
         except StepsExhausted:
             return None
 
     def json(self, text: str) -> ToolCallArguments:
         """Return the next piece of the arguments, which is JSON text already."""
         self._sent.append(text)
+        self.sent_to = self._stream.position
         return ToolCallArguments(self.started.index, text)
 
-    def member(self, key: str, value: Any) -> ToolCallArguments:
-        """Return a whole member, its value coerced to its schema. Raise ValueError for what is no JSON."""
-        fitted = coerce(value, self.property_schema(key), root=self.schema, budget=self.budget)
-        return self.json(self._head(key) + json_text(fitted))
+    def is_heavy(self, length: int) -> bool:
+        """Return whether reading a value of so many characters belongs in a worker thread."""
+        return length > LONG_TEXT or self._calls.offered.is_large(self.started.name)
+
+    def member(
+        self, key: str, length: int, read: Callable[[], Any]
+    ) -> Generator[ToolCallArguments | Heavy, None, None]:
+        """Yield a whole member, its value coerced to its schema. `read` returns the value of a text of so
+        many characters. Raise ValueError for what is no JSON."""
+        if self.is_heavy(length):
+            yield HEAVY
+        fitted = coerce(read(), self.property_schema(key), root=self.schema, budget=self._calls.budget)
+        text = json_text(fitted)
+        yield self.json(self._head(key) + text)
 
     def begin_string(self, key: str) -> ToolCallArguments:
-        self.in_string = True
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
@@ -68,13 +111,24 @@ class WrittenCall:
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:
-        self.in_string = False
         return self.json('"')
 
     def end(self) -> ToolCallArguments:
-        self.done = True
-        return self.json("}" if self._members else "{}")
+        return self.json("}" if self._sent else "{}")
 
     def _head(self, key: str) -> str:
-        self._members += 1
-        return ("{" if self._members == 1 else ", ") + json_text(key) + ": "
+        begins = "{" if not self._sent else ", "
+        self._keys.add(key)
+        return begins + json_text(key) + ": "
+
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def call_id(place: str, *, short: bool) -> str:
+    """Return the id of a call, for models that write none: the same for one `place` (request, choice and
+    number), so a recomputed answer has the same ids. `short`: nine letters and digits."""
+    digest = sha256(place.encode("utf-8", "backslashreplace")).digest()
+    if short:
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:9])
+    return "call_" + digest[:12].hex()

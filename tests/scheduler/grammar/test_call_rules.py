@@ -272,8 +272,8 @@ def test_a_loose_tool_is_held_as_far_as_rules_can_say_it() -> None:
 
 def test_a_tool_whose_name_the_notation_cannot_write_is_refused_where_it_must_be_called() -> None:
     """And where it need not be, nothing is held."""
-    dashed = Tool("get-time", parameters={}, place="tools.0.parameters")
-    with pytest.raises(InvalidRequest, match="named 'get-time'"):
+    dashed = Tool("get time", parameters={}, place="tools.0.parameters")
+    with pytest.raises(InvalidRequest, match="named 'get time'"):
         walker_of("pythonic").prepare((dashed,))
     assert walker_of("pythonic", "auto").prepare((dashed,), **AUTO).submit.grammar == ""
 

@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.notations.catalog import notation_of
 from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
-from scheduler.answer.splitter import Opened, Section, SectionKind
-from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.prompt.preparation import Preparation, Prepared
@@ -40,6 +37,7 @@ from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import KIMI_K3, Message, form
+from tests.scheduler.answer.oracle import PARSERS, judged
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
 _LONG = 80
@@ -192,31 +190,6 @@ class Walker:
         )
         return written.decode()
 
-    def blocks(self, text: str) -> list[str]:
-        """The inside of each pair of marks."""
-        splitter = self.form.splitter(tools=True, in_reasoning=False)
-        found: list[str] = []
-        section: Section = splitter.section
-        for cut in splitter.feed(text):
-            if isinstance(cut, Opened):
-                section = cut.section
-                found += [""] * (section.kind is SectionKind.CALL)
-            elif section.kind is SectionKind.CALL:
-                found[-1] += cut
-        if section.kind is SectionKind.CALL:
-            found[-1] += splitter.finish()
-        return found
-
-    def read_by_mlx_lm(self, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
-        """By its own parser, and by the coercion to the schema that follows it."""
-        assert self.form.tools is not None
-        calls = AnswerCalls(OfferedTools(tools), str, parallel=True)
-        return [
-            (call.name, json.loads(calls.fitted(call)))
-            for raw in self.blocks(text)
-            for call in read_block(raw, self.form.tools, calls)
-        ]
-
     def read(self, tokens: list[int], prepared: Prepared) -> tuple[str, list[tuple[str, Any]]]:
         """What a client gets: the text, and the calls."""
         (pipeline,) = prepared.pipelines()
@@ -231,11 +204,13 @@ class Walker:
         written = self.text(tokens)
         schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
         fits = {name: jsonschema.Draft202012Validator(schema).validate for name, schema in schemas.items()}
-        judged = self.read_by_mlx_lm(written, tools)
         _, read = self.read(tokens, prepared)
+        assert self.form.tools is not None
+        parser = self.form.tools.name
+        by_mlx_lm = judged(parser, written, tools) if parser in PARSERS else read
         assert read, "no call"
-        assert [name for name, _ in judged] == [name for name, _ in read]
-        for name, arguments in [*judged, *read]:
+        assert [name for name, _ in by_mlx_lm] == [name for name, _ in read]
+        for name, arguments in [*by_mlx_lm, *read]:
             fits[name](arguments)
         for tool, arguments in read:
             for name, value in arguments.items():

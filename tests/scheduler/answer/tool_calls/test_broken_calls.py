@@ -53,16 +53,9 @@ BROKEN = {
         "glm47",
         "<tool_call>edit-file<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>whole</tool_call>",
     ),
-    "no-end-of-minimax": (
-        "minimax_m2",
-        '<minimax:tool_call><invoke name="edit-file"><parameter name="text">a</parameter>'
-        "</minimax:tool_call>",
-    ),
-    "no-json": (
-        "dsml",
-        '<｜DSML｜function_calls><｜DSML｜invoke name="edit-file">'
-        '<｜DSML｜parameter name="whole" string="false">'
-        "soon</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>",
+    "words-between": (
+        "glm47",
+        "<tool_call>edit-file<arg_key>text</arg_key><arg_value>/srv/data</arg_value>and</tool_call>",
     ),
     "no-brace": ("gemma4", '<|tool_call>call:edit-file{text:<|"|>a<|"|>,whole:[1<tool_call|>'),
     "no-string-end": (
@@ -71,12 +64,6 @@ BROKEN = {
     ),
     "no-quote": ("pythonic", '<|tool_call_start|>[edit_file(text="a<|tool_call_end|>'),
     "no-bracket": ("pythonic", '<|tool_call_start|>[edit_file(text="a", whole=3<|tool_call_end|>'),
-    "kimi-without-end": (
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}"
-        "<|tool_call_end|><|tool_call_begin|>functions.edit-file:1<|tool_call_argument_begin|>"
-        '{"text": "a"}<|tool_calls_section_end|>',
-    ),
     "kimi": (
         "kimi_k2",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:0<|tool_call_argument_begin|>"
@@ -105,9 +92,15 @@ MENDED = {
         "<tool_call>\n<function=edit-file>\n<parameter=text>\n/srv/data\n</parameter>\n</function>\n</function>\n"
         "</tool_call>",
     ),
-    "words-between": (
-        "glm47",
-        "<tool_call>edit-file<arg_key>text</arg_key><arg_value>/srv/data</arg_value>and</tool_call>",
+    "no-end-of-minimax": (
+        "minimax_m2",
+        '<minimax:tool_call><invoke name="edit-file"><parameter name="text">/srv/data</parameter>'
+        "</minimax:tool_call>",
+    ),
+    "kimi-without-end": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:1<|tool_call_argument_begin|>"
+        '{"text": "/srv/data"}<|tool_calls_section_end|>',
     ),
     "json-in-glm": (
         "glm47",
@@ -141,8 +134,8 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", MENDED)
-def test_what_mlx_lms_parser_forgives_is_forgiven(case: str) -> None:
-    """A call that is not as the template has it waits for the end of the block from there on."""
+def test_what_is_certain_is_a_call(case: str) -> None:
+    """Marks too few or too many, another spelling of the same."""
     parser, raw = MENDED[case]
     message = read(parser, raw)
     assert (message.malformed, message.calls) == ([], (("edit-file", PATH),))
@@ -216,7 +209,7 @@ def test_a_call_in_reasoning_is_one_if_it_is_whole(name: str) -> None:
         pipeline(form(template.parser, "think"), in_reasoning=True, tools=tools), [words.encode()]
     )
     assert (message.names, message.malformed, message.text) == ([], [], "no")
-    assert message.reasoning == words.removesuffix("</think>no")
+    assert message.reasoning == words.removesuffix("</think>no").rstrip()
 
 
 def test_a_parameter_that_is_written_twice_is_the_second_one() -> None:
@@ -238,7 +231,7 @@ def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
     message = Message()
     for piece in answer.feed(raw.encode()):
         message.add(piece)
-    assert (message.names, message.arguments) == (["say"], ['{"a": 1, "b": "x y"'])
+    assert (message.names, message.arguments) == (["say"], ['{"a": 1, "b": "x y'])
 
 
 @EVERY

@@ -1,0 +1,109 @@
+"""Arguments as nested elements, one a parameter: MiniMax M3's.
+
+    <city>Oslo</city><days><item>1</item><item>2</item></days>
+
+with a mark before each tag, by which tags in a text are no tags.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from scheduler.answer.notations.parameter_kind import read_mixed
+from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
+from scheduler.answer.tool_calls.coercion import property_schema
+from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.literals import read_value
+from scheduler.answer.tool_calls.quoted_text import text_until
+from scheduler.answer.tool_calls.written_call import WrittenCall
+
+_ITEM = "item"
+_DEEPEST = 32
+
+
+def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: StepBudget) -> Reading[None]:
+    """Read elements up to a closing tag of something else. Raise NotAsWritten."""
+    while True:
+        yield from stream.space()
+        begun = stream.position
+        yield from stream.one_of([mark])
+        if (yield from stream.peek(2)) == "</":
+            stream.rewind(begun)
+            break
+        yield from stream.one_of(["<"])
+        key, _ = yield from stream.name([">"])
+        if not key or not key[0].isalpha() or key != key.strip():
+            raise NotAsWritten(f"{key!r} is no name of an argument")
+        types, closing = call.json_types(key), f"{mark}</{key}>"
+        if types == {"string"} and takes_strings(call.property_schema(key)):
+            yield call.begin_string(key)
+            yield from text_until(stream, call, [closing])
+            yield call.end_string()
+            continue
+        text, _ = yield from stream.until([closing])
+        yield from call.member(key, len(text), partial(_read, text, key, types, call, mark, budget))
+    yield call.end()
+
+
+def _read(
+    text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str, budget: StepBudget
+) -> Any:
+    schema = property_schema(call.schema, key)
+    if mark in text:
+        return _nested(text, mark, schema, 0)
+    if "string" not in types:
+        return _leaf(text)
+    return read_mixed(text, schema, call.schema, budget)
+
+
+def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
+    """Return the value of elements: a list of items, or an object, in which a name that is there twice has a
+    list."""
+    if depth > _DEEPEST:
+        raise NotAsWritten("the arguments are nested too deeply")
+    parts = text.split(mark)
+    items: list[tuple[str, Any]] = []
+    at = 1
+    while at < len(parts):
+        opening = re.match(r"<([^<>/\s]+)>", parts[at])
+        if opening is None:
+            raise NotAsWritten(f"{parts[at][:40]!r} is no element")
+        name, level, end = opening[1], 1, at + 1
+        while end < len(parts):
+            level += parts[end].startswith(f"<{name}>") - parts[end].startswith(f"</{name}>")
+            if level == 0:
+                break
+            end += 1
+        if end == len(parts):
+            raise NotAsWritten(f"no end of {name}")
+        inner = _schema_of(schema, name)
+        first = parts[at][opening.end() :]
+        inside = mark.join(["", *parts[at + 1 : end]])
+        items.append((name, _nested(inside, mark, inner, depth + 1) if inside else _scalar(first, inner)))
+        at = end + 1
+    if {name for name, _ in items} == {_ITEM}:
+        return [value for _, value in items]
+    values: dict[str, list[Any]] = {}
+    for name, value in items:
+        values.setdefault(name, []).append(value)
+    return {name: several if len(several) > 1 else several[0] for name, several in values.items()}
+
+
+def _schema_of(schema: Any, name: str) -> Any:
+    if not isinstance(schema, dict):
+        return {}
+    return schema.get("items", {}) if name == _ITEM else property_schema(schema, name)
+
+
+def _scalar(text: str, schema: Any) -> Any:
+    return text if takes_strings(schema) and isinstance(schema, dict) and "type" in schema else _leaf(text)
+
+
+def _leaf(text: str) -> Any:
+    try:
+        return read_value(text)
+    except ValueError:
+        return text

@@ -1,0 +1,61 @@
+"""mlx-lm's own parsers, which judge what the notations' readers read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import mlx_lm.tool_parsers
+
+from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.notations.description import Tagged
+from scheduler.answer.notations.parameter_kind import property_types, read_mixed
+from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.tool_calls.coercion import coerce, property_schema
+from scheduler.request import Tool
+
+PARSERS = sorted(
+    path.stem for path in Path(mlx_lm.tool_parsers.__path__[0]).glob("*.py") if not path.stem.startswith("_")
+)
+
+
+def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
+    """The calls that mlx-lm reads in one answer, their arguments coerced to the tools' schemas. Its parsers
+    decide by a property's `type` alone, so they see a schema that all read alike: text, or any JSON."""
+    module = import_module(f"mlx_lm.tool_parsers.{parser}")
+    start, end = module.tool_call_start, module.tool_call_end
+    ends = re.escape(end) if end else f"(?={re.escape(start)})"
+    notation = tool_syntax(parser)
+    types = {tool.name: property_types(tool.parameters, StepBudget()) for tool in tools}
+    definitions = [replace(tool, parameters=_view(types[tool.name])).definition() for tool in tools]
+    schemas = {tool.name: tool.parameters for tool in tools}
+    found = []
+    for inside in re.findall(f"{re.escape(start)}(.*?)(?:{ends}|$)", text, re.DOTALL):
+        try:
+            parsed = module.parse_tool_call(inside, definitions)
+        except Exception:  # Some convert by the schema and fail on a value that does not fit.
+            parsed = module.parse_tool_call(inside, None)
+        for call in parsed if isinstance(parsed, list) else [parsed]:
+            name, arguments = call["name"], call["arguments"]
+            arguments = json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
+            schema = schemas.get(name, {})
+            if isinstance(notation.arguments, Tagged) and not notation.arguments.is_flagged:
+                arguments = {key: _bare(value, key, schema, types[name]) for key, value in arguments.items()}
+            found.append((name, coerce(arguments, schema)))
+    return found
+
+
+def _view(types: dict[str, frozenset[str]]) -> dict[str, Any]:
+    properties = {key: {"type": "string" if "string" in kinds else "object"} for key, kinds in types.items()}
+    return {"type": "object", "properties": properties}
+
+
+def _bare(value: Any, key: str, schema: Any, types: dict[str, frozenset[str]]) -> Any:
+    if not isinstance(value, str) or types.get(key) == frozenset(("string",)):
+        return value
+    return read_mixed(value, property_schema(schema, key), schema, StepBudget())

@@ -1,0 +1,134 @@
+"""The table of what models write, read whole and in pieces; what is no call stays as it is; and the work for
+a text grows as the text does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.notations.catalog import NOTATIONS
+from tests.examples import examples, some
+from tests.scheduler.answer.notations import Message, form, message_of, pipeline
+from tests.scheduler.answer.peer_cases import CASES, FORMS, TOOLS, Case
+
+
+def read(case: Case, cuts: list[int]) -> Message:
+    data = case.raw.encode()
+    bounds = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
+    answer = pipeline(case.form, in_reasoning=case.in_thoughts, tools=TOOLS)
+    message, _ = message_of(answer, [data[start:end] for start, end in pairwise(bounds)])
+    return message
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_client_gets_what_the_model_means(case: Case) -> None:
+    """Text, thoughts and calls; a call that cannot be read is no call, and its words are kept."""
+    message = read(case, [])
+    broken = {call.index for call in message.malformed}
+    calls = [
+        (name, json.loads(arguments))
+        for index, (name, arguments) in enumerate(zip(message.names, message.arguments, strict=True))
+        if index not in broken
+    ]
+    assert tuple(calls) == case.calls
+    assert (message.text, message.reasoning) == (case.text, case.thoughts)
+    assert len(message.malformed) == case.malformed
+    assert len(set(message.ids)) == len(message.ids)
+    assert message == read(case, list(range(len(case.raw.encode()))))
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(case=st.sampled_from(CASES), cuts=st.lists(st.integers(0), max_size=12))
+def test_pieces_change_nothing(case: Case, cuts: list[int]) -> None:
+    """In any number, cut anywhere."""
+    assert read(case, cuts) == read(case, [])
+
+
+FAMILIES = st.sampled_from([family for family in FORMS if family not in ("gpt-oss", "Kimi K3")])
+_WORDS = (
+    "now",
+    "a",
+    " ",
+    "\n",
+    "get_weather ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    '"',
+    "'",
+    ",",
+    ":",
+    "<",
+    ">",
+    "</",
+    "`",
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data())
+def test_text_that_is_no_call_stays_as_it_is(data: st.DataObject) -> None:
+    """Also where it talks of marks of other families, and of heads without an offered name."""
+    family = data.draw(FAMILIES)
+    notation = FORMS[family].tools
+    assert notation is not None
+    own = {mark for one in (notation, *notation.also) for mark in one.control}
+    others = {mark for other in FORMS.values() if other.tools for mark in other.tools.control}
+    talk = [*_WORDS, *(f"{one.prefix}x" for one in (notation, *notation.also)), *sorted(others - own)]
+    text = "x" + "".join(data.draw(st.lists(st.sampled_from(talk), max_size=12))) + "x"
+    if any(mark in text for mark in own):
+        return
+    message, _ = message_of(pipeline(FORMS[family], tools=TOOLS), [text.encode()])
+    if not message.names:
+        assert message.text + "".join(call.text for call in message.malformed) == text
+
+
+def steps(notation: str, text: str) -> int:
+    """How many lines of Python run for it."""
+    count = 0
+
+    def trace(*event: Any) -> Any:
+        nonlocal count
+        count += 1
+        return trace
+
+    answer = pipeline(form(notation), tools=TOOLS)
+    data = text.encode()
+    chunks = [data[at : at + 64] for at in range(0, len(data), 64)]
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        message_of(answer, chunks)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_twice_the_text_is_twice_the_work(notation: str) -> None:
+    """Marks in runs and in turns, heads of calls that never end."""
+    described = form(notation).tools
+    assert described is not None
+    marks = [mark for one in (described, *described.also) for mark in (*one.control, one.prefix) if mark]
+    heads = [
+        one.call_start + one.head.replace("{tool}", "write_file") for one in (described, *described.also)
+    ]
+    units = [
+        *marks,
+        *heads,
+        "".join(marks),
+        "".join(heads),
+        *(head + mark for head in heads for mark in marks),
+    ]
+    for unit in some(units):
+        unit += '"' if len(unit) % 2 else " "
+        small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (2_000, 8_000))
+        assert large < 6 * small + 2_000, unit
