@@ -30,7 +30,7 @@ from api.admin.engines import engine_routes
 from api.admin.exposition import metrics_routes
 from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
-from api.admin.loading import adapter_routes, loading_routes
+from api.admin.loading import loading_routes
 from api.admin.operations import operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
@@ -115,7 +115,6 @@ def make_app(
         cache_routes(models),
         engine_routes(models),
         loading_routes(models),
-        adapter_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)
     if options.metrics:

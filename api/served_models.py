@@ -54,7 +54,7 @@ class ServedModel:
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """Defaults by name; a name that is not here has the neutral ones."""
     adapters: Callable[[], Sequence[str]] = _no_adapters
-    """Returns the names of its adapters at the moment, since operators load and unload them."""
+    """Returns the names of its adapters at the moment: one whose files changed is lost with its engine."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
     speculation: Literal["auto", "none"] = "auto"

@@ -97,12 +97,6 @@ class ModelNotFound(InvalidRequest):
     code = "model_not_found"
 
 
-class AdapterUnusable(InvalidRequest):
-    """The LoRA adapter cannot be loaded; the message has its name and the reason."""
-
-    code = "adapter_unusable"
-
-
 class UnknownRequest(InvalidRequest):
     """No request with this id waits or runs, or is among the last that ended."""
 

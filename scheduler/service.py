@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from itertools import count
-from pathlib import Path
 
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engines.adapters import source_of
 from scheduler.engines.boundary import EngineProvision, EngineTraits
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import AdapterUnusable, Draining
+from scheduler.errors import Draining
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
@@ -32,7 +29,7 @@ from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.requests.table import Requests
-from scheduler.shared.adapter_files import AdapterRefused, salted
+from scheduler.shared.adapter_files import salted
 from scheduler.shared.messages import Ready
 from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import TokenIds
@@ -148,7 +145,8 @@ class Scheduler:
         DeadlineUnmeetable or Unavailable.
         """
         arrived_at, doorbell = trio.current_time(), Doorbell()
-        with self.pool.adapters.using(requests) as adapters, ExitStack() as releases:
+        adapters = [self.pool.adapters.key_of(request.adapter) for request in requests]
+        with ExitStack() as releases:
             prepared = await self._prepared(requests, adapters, arrived_at)
             records = records_of(prepared, self._ids, arrived_at, doorbell)
             for record in records:
@@ -184,14 +182,6 @@ class Scheduler:
             raise
         return prepared
 
-    async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""
-        try:
-            source = await self.offload(partial(source_of, name, folder))
-        except AdapterRefused as refused:
-            raise AdapterUnusable(str(refused), param="lora_path") from refused
-        await self.pool.adapters.load(source)
-
     def _salt(self, tenant: str, salt: str = "") -> str:
         """Return the salt of a request: only requests with equal ones share what is kept of prompts."""
         # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
@@ -204,10 +194,10 @@ class Scheduler:
     async def pin_name(self, request: GenerationRequest) -> str:
         """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
         `tokenize` does."""
-        with self.pool.adapters.using((request,)) as (adapter,):
-            salt = self._salt(request.tenant, request.cache_salt)
-            tokens = await self.off_loop.tokenize(request.prompt, request.tenant, salt)
-            return pin_name(tokens, salted(adapter, salt))
+        adapter = self.pool.adapters.key_of(request.adapter)
+        salt = self._salt(request.tenant, request.cache_salt)
+        tokens = await self.off_loop.tokenize(request.prompt, request.tenant, salt)
+        return pin_name(tokens, salted(adapter, salt))
 
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests, and return the Ready of one."""

@@ -1,24 +1,17 @@
-"""Endpoints for operators: load and unload a model, as requests and idleness do by themselves, and a LoRA
-adapter, by vLLM's names and bodies."""
+"""Endpoints for operators: load and unload a model, as requests and idleness do by themselves."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import trio
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
-from pydantic import Field
 
 from api.access.auth import operator
-from api.bodies.body import Body
-from api.bodies.unsupported import Unsupported
-from api.dialects.json_route import JsonRoute, Validated
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
-from scheduler.service import Scheduler
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smh]?)")
@@ -58,53 +51,3 @@ def loading_routes(models: ServedModels) -> APIRouter:
         return JSONResponse(models.listing(name), status_code=202)
 
     return router
-
-
-_Name = Annotated[str, Field(min_length=1, max_length=256)]
-_MAX_PATH_CHARACTERS = 4096
-
-
-_UNSUPPORTED = {"load_inplace": Unsupported("unload the adapter first; its requests go on")}
-
-
-class LoadAdapterRequest(Body):
-    """`lora_path`: a folder as mlx-lm writes it, on the server's machine."""
-
-    unsupported = _UNSUPPORTED
-
-    lora_name: _Name
-    lora_path: str = Field(min_length=1, max_length=_MAX_PATH_CHARACTERS)
-    base_model_name: _Name | None = None
-
-
-class UnloadAdapterRequest(Body):
-    lora_name: _Name
-    base_model_name: _Name | None = None
-
-
-def adapter_routes(models: ServedModels) -> APIRouter:
-    router = APIRouter(tags=["operations"], route_class=JsonRoute, dependencies=[Depends(operator)])
-
-    @router.post("/v1/load_lora_adapter")
-    async def load(body: Validated[LoadAdapterRequest]) -> dict[str, Any]:
-        """Load an adapter into every engine, between two steps, and return its model. 400 names what does not
-        fit: nothing has changed then."""
-        base, scheduler = _base(models, body.base_model_name)
-        await scheduler.load_adapter(body.lora_name, Path(body.lora_path))
-        return models.listing(f"{base}:{body.lora_name}")
-
-    @router.post("/v1/unload_lora_adapter")
-    async def unload(body: Validated[UnloadAdapterRequest]) -> dict[str, Any]:
-        """Take an adapter from new requests. Those that have it keep it to their end; then its memory is
-        freed."""
-        base, scheduler = _base(models, body.base_model_name)
-        scheduler.pool.adapters.unload(body.lora_name)
-        return {"id": f"{base}:{body.lora_name}", "object": "model", "deleted": True}
-
-    return router
-
-
-def _base(models: ServedModels, wanted: str | None) -> tuple[str, Scheduler]:
-    """Return the model whose adapter it is. Raise ModelNotFound."""
-    served = models.check(wanted)
-    return served.parent or served.name, served.scheduler

@@ -22,8 +22,10 @@ from scheduler.engine.prefill_batches import Begun
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
+from scheduler.shared.adapter_files import AdapterRefused, named
 from scheduler.shared.messages import (
     MAX_TOP_LOGPROBS,
+    AdapterSource,
     DiskCounters,
     Load,
     PrefillOut,
@@ -58,8 +60,6 @@ class StepResult:
     """What the plan's changes took, before the model's step."""
     refused: tuple[tuple[int, str], ...] = ()
     """Sequences of `StepPlan.admit` that cannot run, and why: nothing of them is left."""
-    refused_adapters: tuple[tuple[str, str], ...] = ()
-    """Keys of the adapters that were refused, and why."""
     freed_bytes: int = 0
     """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
@@ -183,18 +183,22 @@ def check_logprobs(submit: Submit) -> None:
             raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")
 
 
-def refused_adapters(plan: StepPlan, why: str) -> tuple[tuple[str, str], ...]:
-    """Return the `StepResult.refused_adapters` of a back end that takes no adapters."""
-    sources = [source for source in plan.adapters if not isinstance(source, str)]
-    return tuple((source.key, f"the adapter {source.name!r} cannot be used: {why}") for source in sources)
+def loaded_adapters(
+    sources: Sequence[AdapterSource], read: Callable[[AdapterSource], None]
+) -> tuple[tuple[str, str], ...]:
+    """Let `read` load each adapter, or raise AdapterRefused. Return `Ready.refused_adapters`."""
+    refused: list[tuple[str, str]] = []
+    for source in sources:
+        try:
+            with named(source.name):
+                read(source)
+        except AdapterRefused as error:
+            refused.append((source.key, str(error)))
+    return tuple(refused)
 
 
 def started(backend: Backend, load: Load) -> Ready:
-    """Load the adapters of `load`. Return what the back end describes then, with the adapters that were
-    refused and whether drafts are verified."""
-    refused: tuple[tuple[str, str], ...] = ()
-    if load.adapters:
-        refused = backend.execute(StepPlan(adapters=load.adapters)).refused_adapters
+    """Return what the back end describes, and whether drafts are verified."""
     verifies = backend.facts.verifies and load.speculation != "none"
-    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=refused, verifies=verifies)
+    ready: Ready = msgspec.structs.replace(backend.describe(), verifies=verifies)
     return ready

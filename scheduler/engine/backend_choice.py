@@ -32,6 +32,7 @@ def make_backend(
                 kv_cache_share=command.kv_cache_share,
                 memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
                 memory_most_bytes=command.memory_most_bytes,
+                adapters=command.adapters,
             )
         case "mlx":
             report("importing mlx")

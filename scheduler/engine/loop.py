@@ -28,7 +28,6 @@ from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
-    AdapterLoaded,
     Begun,
     Cancel,
     Counters,
@@ -36,7 +35,6 @@ from scheduler.shared.messages import (
     Inspect,
     Inspection,
     Load,
-    LoadAdapter,
     Pulse,
     Retired,
     SetMemoryLimit,
@@ -45,20 +43,18 @@ from scheduler.shared.messages import (
     Submit,
     ToEngine,
     TurnEnded,
-    UnloadAdapter,
     WaitReason,
 )
 from scheduler.shared.reports import EngineReport, PlanReport, SlotReport
 from scheduler.shared.waits import Waits
 
-Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded
+Outgoing: TypeAlias = StepOutput | Inspection
 
 
 @dataclass(slots=True)
 class _Changes:
     """What the next plan does beside its step: collected while commands are read and sequences prepared."""
 
-    adapters: list[LoadAdapter | UnloadAdapter] = field(default_factory=list)
     ended: list[TurnEnded] = field(default_factory=list)
     release: list[int] = field(default_factory=list)
     forget: list[int] = field(default_factory=list)
@@ -67,7 +63,6 @@ class _Changes:
     def added_to(self, todo: StepPlan) -> StepPlan:
         return with_changes(
             todo,
-            adapters=tuple(one.adapter if isinstance(one, LoadAdapter) else one.key for one in self.adapters),
             ended=tuple(self.ended),
             release=tuple(self.release),
             forget=tuple(self.forget),
@@ -172,8 +167,6 @@ class EngineLoop:
                 case SetMemoryLimit():
                     self._memory_watch.set_limit(command, self._clock())
                     self._limit_set = True
-                case LoadAdapter() | UnloadAdapter():
-                    self._changes.adapters.append(command)
                 case Pulse():
                     pass  # The thread that reads the link has answered it.
                 case Load() | Follow():
@@ -425,10 +418,6 @@ class EngineLoop:
 
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
-        refused = dict(result.refused_adapters)
-        for one in changes.adapters:
-            if isinstance(one, LoadAdapter):
-                self._replies.append(AdapterLoaded(one.query, refused.get(one.adapter.key, "")))
         for inspect in changes.inspect:
             answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes, result.unpinned)
             self._replies.append(msgspec.structs.replace(answer, engine=self._report()))

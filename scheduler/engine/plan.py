@@ -25,7 +25,7 @@ from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, p
 from scheduler.engine.prefill_batches import Begun, members_of, next_batch, own_tokens, rows_of
 from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.messages import AdapterSource, TurnEnded, WaitReason
+from scheduler.shared.messages import TurnEnded, WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
@@ -108,8 +108,6 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     release: tuple[int, ...] = ()
     """Rows that were cancelled. What they computed goes to the prefix cache."""
     budget: BudgetChange | None = None
-    adapters: tuple[AdapterSource | str, ...] = ()
-    """Adapters in this order: load one, or unload by its key one that no sequence has."""
     ended: tuple[TurnEnded, ...] = ()
     """Sessions that wait from now on: the gaps until they return decide what is evicted."""
     clear: bool = False

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs, check_rows
+from scheduler.engine.backend import (
+    BackendFacts,
+    Cache,
+    StepResult,
+    check_logprobs,
+    check_rows,
+    loaded_adapters,
+)
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed, take_holds
@@ -25,7 +32,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named, read_config
+from scheduler.shared.adapter_files import check_unchanged, read_config
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     AdapterSource,
@@ -107,6 +114,7 @@ class ScriptedBackend:
         device: Device | None = None,
         memory_limit_bytes: int = 0,
         memory_most_bytes: int = 0,
+        adapters: Sequence[AdapterSource] = (),
     ) -> None:
         self._plan = plan
         self._sleep = sleep
@@ -127,6 +135,7 @@ class ScriptedBackend:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._adapters: set[str] = set()
+        self._refused_adapters = loaded_adapters(adapters, self._load_adapter)
         self._limited = device
         self._device: Readings = device or ScriptedDevice(self._held_bytes)
         self._facts = BackendFacts(
@@ -158,6 +167,7 @@ class ScriptedBackend:
             weights_dtype="none",
             memory_limit_bytes=self._memory_limit.limit_bytes,
             memory_floor_bytes=self._memory_limit.least_bytes() if self._memory_limit.limit_bytes else 0,
+            refused_adapters=self._refused_adapters,
         )
 
     def check(self, sequence: EngineSequence) -> None:
@@ -185,7 +195,6 @@ class ScriptedBackend:
             self._remove(request_id)
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
-        refused_adapters = self._change_adapters(plan)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
         for request_id, reason in plan.end:
             self._rows[request_id].failure = reason
@@ -210,30 +219,16 @@ class ScriptedBackend:
         return replace(
             result,
             refused=tuple(refused),
-            refused_adapters=refused_adapters,
             freed_bytes=freed,
             evicted_bytes=evicted,
             unpinned=unpinned,
             kv_bytes=self._kv_bytes(),
         )
 
-    def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
-        refused: list[tuple[str, str]] = []
-        for source in plan.adapters:
-            if isinstance(source, str):
-                self._adapters.discard(source)
-                continue
-            try:
-                self._load_adapter(source)
-            except AdapterRefused as error:
-                refused.append((source.key, str(error)))
-        return tuple(refused)
-
     def _load_adapter(self, source: AdapterSource) -> None:
         """Raise AdapterRefused."""
-        with named(source.name):
-            read_config(Path(source.folder))
-            check_unchanged(Path(source.folder), source.key)
+        read_config(Path(source.folder))
+        check_unchanged(Path(source.folder), source.key)
         self._adapters.add(source.key)
 
     def _admit(self, sequence: EngineSequence) -> None:

@@ -40,7 +40,6 @@ from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import AWAITING, Requests
 from scheduler.shared.messages import (
-    AdapterLoaded,
     Alive,
     Begun,
     Counters,
@@ -117,7 +116,6 @@ class Engine:
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
         """Estimates the prefix cache of the last process."""
-        self._loaded_adapters: frozenset[str] = frozenset()
         """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, or None if none has since it was begun."""
@@ -318,7 +316,6 @@ class Engine:
             read = partial(fingerprint, Path(engine.model_folder), cache_folder)
             known = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         adapters = self._shared.adapters.present
-        self._loaded_adapters = frozenset(source.key for source in adapters)
         load = load_message(engine, self.bounds, int(self.name), self.share.given(), adapters)
         identified: Load = msgspec.structs.replace(load, fingerprint=known)
         return identified
@@ -349,29 +346,24 @@ class Engine:
             engine=self.name,
             **{name: getattr(ready, name) for name in ready.__struct_fields__},
         )
-        self._shared.adapters.joined(life, self._loaded_adapters, self.name)
+        for key, reason in ready.refused_adapters:
+            _log.error("adapter_lost", engine=self.name, reason=reason)
+            self._shared.adapters.lost(key)
         self._shared.carry_out(self)
 
     def began(self, begun: Begun) -> None:
         assert self.life is not None, "a message of a process that is not ready"
         self.life.stall.began(begun, self._clock())
 
-    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None:
+    def replied(self, reply: Inspection | Alive) -> None:
         life = self.life
         assert life is not None, "a message of a process that is not ready"
         if isinstance(reply, Alive):
             life.stall.pulsed(reply, self._clock())
             return
-        answered = life.calls.answered(reply.query, reply)
-        match reply:
-            case Inspection():
-                self._telemetry.sample(observation.observe_inspection, self.metrics, reply)
-                life.stall.answered(reply, self._clock())
-            case AdapterLoaded(refusal=refusal) if refusal and not answered:
-                # Nobody waits: the process became ready after the others had loaded it.
-                _log.error("adapter_refused", engine=self.name, reason=refusal)
-            case AdapterLoaded():
-                pass
+        life.calls.answered(reply.query, reply)
+        self._telemetry.sample(observation.observe_inspection, self.metrics, reply)
+        life.stall.answered(reply, self._clock())
 
     def step(self, output: StepOutput) -> None:
         life = self.life

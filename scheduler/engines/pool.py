@@ -61,7 +61,7 @@ class Pool:
         self.metrics = traits.metrics
         self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
-        self.adapters = PoolAdapters(config.engine.adapters, self._lives)
+        self.adapters = PoolAdapters(config.engine.adapters)
         self.dispatcher = Dispatcher(
             requests,
             queue,

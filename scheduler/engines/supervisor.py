@@ -25,7 +25,6 @@ from scheduler.processes.channel import Channel, EngineGone
 from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
-    AdapterLoaded,
     Alive,
     Begun,
     Fault,
@@ -57,7 +56,7 @@ class Supervised(Protocol):
 
     def began(self, begun: Begun) -> None: ...
     def step(self, output: StepOutput) -> None: ...
-    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None: ...
+    def replied(self, reply: Inspection | Alive) -> None: ...
     def lost(self, cause: str) -> None:
         """The process's link has ended, or it could not be started."""
         ...
@@ -348,7 +347,7 @@ class Supervisor:
                     self._engine.began(message)
                 case StepOutput():
                     self._engine.step(message)
-                case Inspection() | AdapterLoaded() | Alive():
+                case Inspection() | Alive():
                     self._engine.replied(message)
                 case Fault(error=error):
                     raise EngineFault(error)
@@ -369,7 +368,7 @@ class Supervisor:
                     self._engine.loading(stage)
                 case Fault(error=error, stack=stack):
                     raise EngineFault(error, stack)
-                case Begun() | StepOutput() | Inspection() | AdapterLoaded() | Alive():
+                case Begun() | StepOutput() | Inspection() | Alive():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

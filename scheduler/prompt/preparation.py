@@ -137,11 +137,9 @@ class Preparation:
         self._repetition = repetition
 
     def _grammar_setup(self) -> tuple[AnswerFormat, str, int, tuple[int, ...]]:
-        """Return the arguments of `GrammarWriter`, without what another process cannot have."""
-        form = self.tokenizer.answer_format
-        if form.tools is not None:
-            form = replace(form, tools=replace(form.tools, parse=_unread))
-        return form, self.tokenizer.to_json(), self._vocabulary, self._eos_token_ids
+        """Return the arguments of `GrammarWriter`."""
+        form, vocabulary = self.tokenizer.answer_format, self.tokenizer.to_json()
+        return form, vocabulary, self._vocabulary, self._eos_token_ids
 
     def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
         """Run `prepare_known`, and what it leaves to do. Raise TemplateFailed, PromptTooLong,
@@ -485,7 +483,3 @@ def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, 
     if len(positions) > MOST_BOUNDARIES:
         positions = positions[: MOST_BOUNDARIES // 4] + positions[-3 * MOST_BOUNDARIES // 4 :]
     return tuple(positions)
-
-
-def _unread(text: str, tools: object) -> None:
-    """Stand for the parser of calls, which a grammar does not need."""

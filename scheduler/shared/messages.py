@@ -317,19 +317,6 @@ class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
     """The highest limit that it may be given: a prompt that could run within it is not refused."""
 
 
-class LoadAdapter(WireStruct, frozen=True, tag="load_adapter"):
-    """Load a LoRA adapter, between two steps. Answered by one AdapterLoaded with the same `query`."""
-
-    query: int
-    adapter: AdapterSource
-
-
-class UnloadAdapter(WireStruct, frozen=True, tag="unload_adapter"):
-    """No request has this adapter any more: free its memory. It has no reply."""
-
-    key: str
-
-
 class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
@@ -444,14 +431,6 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     """Whether there was a pin of the name in `unpin`."""
 
 
-class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
-    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator, or an empty
-    string if it is."""
-
-    query: int
-    refusal: str = ""
-
-
 class StepOutput(WireStruct, frozen=True, tag="step"):
     """The output of one step, for all slots."""
 
@@ -499,16 +478,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = (
-    Load
-    | Follow
-    | Submit
-    | TurnEnded
-    | Cancel
-    | Inspect
-    | Pulse
-    | SetMemoryLimit
-    | LoadAdapter
-    | UnloadAdapter
-)
-FromEngine: TypeAlias = Loading | Ready | Begun | StepOutput | Inspection | AdapterLoaded | Alive | Fault
+ToEngine: TypeAlias = Load | Follow | Submit | TurnEnded | Cancel | Inspect | Pulse | SetMemoryLimit
+FromEngine: TypeAlias = Loading | Ready | Begun | StepOutput | Inspection | Alive | Fault

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from api.served_models import ServedModels
@@ -24,14 +23,11 @@ from tests.api.client import MODEL
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.shortened_requests import EDIT, EDIT_QUESTION, QUESTION, calls
 from tests.clients.sessions import allowed
-from tests.fakes.adapter_folders import adapter_folder
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
 from tests.fakes.played_server import PlayedServer, playing_models
 from tests.fakes.scheduling import FOLDER, make_scheduler
 
-MODELS = "/srv/models/"
-"""Where the pages' server has its models; the test's has a temporary folder."""
 ANSWERS: Mapping[str, str] = {
     "What is the capital of Norway?": "The capital of Norway is Oslo.",
     "Name a city with its population.": '{"name": "Bergen", "population": 291940}',
@@ -106,10 +102,8 @@ def _models(engine: Playback) -> ServedModels:
 
 
 @contextmanager
-def documented_server(models: Path) -> Iterator[PlayedServer]:
-    """Serve until the block is left. `models`: the folder that gets what the pages' server has on disk."""
-    for adapter in ("red", "blue"):
-        adapter_folder(models / adapter, adapter.encode())
+def documented_server() -> Iterator[PlayedServer]:
+    """Serve until the block is left."""
     written: list[str] = []
 
     def choose(number: int, prompt: str) -> str:

@@ -10,9 +10,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
@@ -81,16 +78,6 @@ def check(answers: dict[Question, Answer]) -> None:
     assert not wrong
 
 
-def post(served: Served, path: str, **body: Any) -> tuple[int, Any]:
-    request = Request(served.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-    try:
-        with urlopen(request, timeout=60) as answer:
-            return answer.status, json.loads(answer.read())
-    except HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())
-
-
 @pytest.fixture(scope="module")
 def both() -> Iterator[Served]:
     options = [part for book in BOOKS for part in ("--adapter", f"{book}={FOLDER / book}")]
@@ -132,50 +119,8 @@ def test_also_when_the_engine_is_killed(both: Served) -> None:
     assert both.engine_pid() != before
 
 
-def test_adapters_come_and_go_while_streams_run() -> None:
-    with serving(trained=True) as served:
-        body = {"lora_name": "red", "lora_path": str(FOLDER / "red")}
-        assert post(served, "/v1/load_lora_adapter", **body)[0] == 200
-
-        async def live() -> tuple[dict[Question, Answer], list[tuple[int, Any]]]:
-            answers: dict[Question, Answer] = {}
-            changes: list[tuple[int, Any]] = []
-
-            async def all_of(books: tuple[str, ...]) -> None:
-                answers.update(await ask_all(served.port, questions(4, books)))
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(all_of, ("", "red"))
-                for name in ("one", "two", "blue"):
-                    folder = FOLDER / ("blue" if name == "blue" else "red")
-                    load = {"lora_name": name, "lora_path": str(folder)}
-                    changes.append(
-                        await trio.to_thread.run_sync(_post, served, "/v1/load_lora_adapter", load)
-                    )
-                    if name != "blue":
-                        unload = {"lora_name": name}
-                        changes.append(
-                            await trio.to_thread.run_sync(_post, served, "/v1/unload_lora_adapter", unload)
-                        )
-                nursery.start_soon(all_of, ("blue",))
-            return answers, changes
-
-        answers, changes = trio.run(live)
-        assert [status for status, _ in changes] == [200] * 5
-        check(answers)
-        listed = [one["id"] for one in served.get("/v1/models")[1]["data"]]
-        assert listed == ["penstock-embedded", "penstock-embedded:red", "penstock-embedded:blue"]
-        assert post(served, "/v1/unload_lora_adapter", lora_name="red")[0] == 200
-        assert served.post(model="penstock-embedded:red")[0] == 404
-        assert trio.run(ask, served.port, question("apple")).status == 200
-
-
-def _post(served: Served, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    return post(served, path, **body)
-
-
-def test_a_folder_that_does_not_fit_is_refused(both: Served, tmp_path: Path) -> None:
-    """By name and with what differs: at the start in one line, and at run time."""
+def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """By name and with what differs, in one line."""
     folder = tmp_path / "red"
     folder.mkdir()
     for file in (FOLDER / "red").iterdir():
@@ -194,8 +139,3 @@ def test_a_folder_that_does_not_fit_is_refused(both: Served, tmp_path: Path) -> 
     assert lines == [
         f"penstock: --adapter: the adapter 'red' cannot be used: {tmp_path / 'nowhere'} is not a folder"
     ]
-    engine = both.engine_pid()
-    status, body = post(both, "/v1/load_lora_adapter", lora_name="green", lora_path=str(folder))
-    assert (status, body["error"]["message"]) == (400, reason.replace("'red'", "'green'"))
-    assert both.engine_pid() == engine
-    assert both.post()[0] == 200

@@ -255,16 +255,16 @@ class CallBlock:
             for form in self._prefixes:
                 if (yield from stream.optional(form.prefix)):
                     return form
-            if (opened or self._listed) and (form := self._bare(opened)) is not None:
+            if (opened or self._listed) and (bare := self._bare(opened)) is not None:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
-                return form
-            if self._within and not first and (form := self._bare("")) is not None and not form.call_start:
+                return bare
+            if self._within and not first and (bare := self._bare("")) is not None and not bare.call_start:
                 begun = stream.position
                 is_call = yield from self._names_offered()
                 stream.rewind(begun)
                 if is_call:
-                    return form
+                    return bare
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")

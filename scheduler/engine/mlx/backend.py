@@ -13,7 +13,14 @@ from typing import Any
 
 import msgspec
 
-from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs, check_rows
+from scheduler.engine.backend import (
+    BackendFacts,
+    Cache,
+    StepResult,
+    check_logprobs,
+    check_rows,
+    loaded_adapters,
+)
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed
@@ -41,9 +48,10 @@ from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.adapter_files import AdapterRefused, named
+from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import (
+    AdapterSource,
     DiskCounters,
     Load,
     PrefillOut,
@@ -111,6 +119,7 @@ class MlxBackend:
             padded=batching.padded,
         )
         self._adapters = Adapters(model, batched=batching.batched)
+        self._refused_adapters = loaded_adapters(load.adapters, self._load_adapter)
         self._batch = (
             Batch(model, load.max_slots, layout, self._adapters)
             if batching.batched
@@ -138,7 +147,9 @@ class MlxBackend:
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
-        described: Ready = msgspec.structs.replace(self._description, weights_bytes=weights_bytes)
+        described: Ready = msgspec.structs.replace(
+            self._description, weights_bytes=weights_bytes, refused_adapters=self._refused_adapters
+        )
         return described
 
     def check(self, sequence: EngineSequence) -> None:
@@ -167,7 +178,6 @@ class MlxBackend:
         self._remove(plan.release)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
-        refused_adapters = self._change_adapters(plan)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
         for request_id in plan.forget:
             self._forget(request_id)
@@ -191,7 +201,6 @@ class MlxBackend:
             result,
             change_seconds=change_seconds,
             refused=refused,
-            refused_adapters=refused_adapters,
             freed_bytes=freed,
             evicted_bytes=evicted,
             unpinned=unpinned,
@@ -209,21 +218,10 @@ class MlxBackend:
             return StepResult(kv_bytes=self._batch.nbytes)
         return self._step(plan)
 
-    def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
-        """Load and unload the plan's adapters. Return the keys of those that cannot be used, and why."""
-        refused: list[tuple[str, str]] = []
-        for source in plan.adapters:
-            if isinstance(source, str):
-                self._adapters.unload(source)
-                continue
-            try:
-                if self._description.ranks > 1:
-                    with named(source.name):
-                        raise AdapterRefused(_NO_RANKED_ADAPTERS)
-                self._adapters.load(source)
-            except AdapterRefused as error:
-                refused.append((source.key, str(error)))
-        return tuple(refused)
+    def _load_adapter(self, source: AdapterSource) -> None:
+        if self._description.ranks > 1:
+            raise AdapterRefused(_NO_RANKED_ADAPTERS)
+        self._adapters.load(source)
 
     def _admitted(self, plan: StepPlan) -> tuple[tuple[int, str], ...]:
         """Add the plan's rows. Return those that are refused, and why."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, check_rows, refused_adapters
+from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, check_rows
 from scheduler.engine.device import Readings
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.plan import StepPlan, with_changes
@@ -110,9 +110,6 @@ class AllRanks:
     def execute(self, plan: StepPlan) -> StepResult:
         self._check_states()
         check_rows(plan, self._rows)
-        refused = refused_adapters(
-            plan, f"an engine of {self._ranks} ranks has none: their layers are not sharded"
-        )
         if plan.computes:
             self._steps += 1
             if self._steps % self._compared_steps == 0:
@@ -124,12 +121,12 @@ class AllRanks:
             slow = tuple(end for end in self._slow if end[0] in staying)
             plan = with_changes(plan, end=(*plan.end, *slow))
             self._slow = ()
-        plan = with_changes(plan, waits={}, adapters=())
+        plan = with_changes(plan, waits={})
         self._prepared.difference_update(plan.forget)
         if with_changes(plan, reason="idle") == _NOTHING:
-            return replace(self._own.execute(plan), refused_adapters=refused)
+            return self._own.execute(plan)
         if not plan.admit:
-            return replace(self._execute(plan), refused_adapters=refused)
+            return self._execute(plan)
         # A rank that refuses another sequence than rank 0 would meet the others in another collective.
         defaults = {name: getattr(_NOTHING, name) for name in _COMPUTED}
         first = self._execute(with_changes(plan, compare=0, **defaults))
@@ -139,7 +136,6 @@ class AllRanks:
             result,
             change_seconds=first.change_seconds + result.change_seconds,
             refused=first.refused,
-            refused_adapters=refused,
             freed_bytes=first.freed_bytes,
             unpinned=first.unpinned,
         )

@@ -1,4 +1,4 @@
-"""LoRA adapters as clients and operators see them: names, listings, loading and unloading."""
+"""LoRA adapters as clients see them: names and listings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.access.api_keys import load_keys
 from scheduler.config import EngineConfig
 from scheduler.engines.adapters import source_of
 from scheduler.service import Scheduler
+from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.adapter_folders import adapter_folder
@@ -38,15 +38,6 @@ async def text_of(client: httpx.AsyncClient, model: str, **fields: Any) -> str:
     assert body["model"] == model
     text: str = body["choices"][0]["message"]["content"]
     return text
-
-
-async def load(client: httpx.AsyncClient, name: str, folder: Path) -> httpx.Response:
-    body = {"lora_name": name, "lora_path": str(folder)}
-    return await client.post("/v1/load_lora_adapter", json=body)
-
-
-async def unload(client: httpx.AsyncClient, name: str) -> httpx.Response:
-    return await client.post("/v1/unload_lora_adapter", json={"lora_name": name})
 
 
 @trio_test
@@ -114,53 +105,6 @@ async def test_models_list_adapters_with_their_parent(
 
 
 @trio_test
-async def test_operators_load_and_unload(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    scheduler = with_adapters(tmp_path)
-    async with running(scheduler), client_of(scheduler) as client:
-        assert (await client.post("/v1/chat/completions", json=chat(model="tiny:red"))).status_code == 404
-        loaded = await load(client, "red", adapter_folder(tmp_path / "a", b"one"))
-        assert loaded.status_code == 200
-        assert (loaded.json()["id"], loaded.json()["parent"]) == ("tiny:red", "tiny")
-        first = await text_of(client, "tiny:red")
-        again = await load(client, "red", adapter_folder(tmp_path / "b", b"two"))
-        assert again.status_code == 400
-        assert "loaded already" in again.json()["error"]["message"]
-        assert (await unload(client, "red")).json() == {
-            "id": "tiny:red",
-            "object": "model",
-            "deleted": True,
-        }
-        assert (await client.post("/v1/chat/completions", json=chat(model="tiny:red"))).status_code == 404
-        assert (await unload(client, "red")).status_code == 404
-        assert (await load(client, "red", tmp_path / "b")).status_code == 200
-        assert await text_of(client, "tiny:red") != first, "other files, another adapter"
-
-
-@trio_test
-async def test_a_name_loaded_from_other_files_finds_none_of_the_old_prefixes(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    scheduler = with_adapters(tmp_path)
-    prompt = "one and the same long prompt " * 40
-
-    async def cached(client: httpx.AsyncClient) -> int:
-        response = await client.post("/v1/chat/completions", json=chat(prompt, model="red"))
-        found: int = response.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return found
-
-    async with running(scheduler), client_of(scheduler) as client:
-        await load(client, "red", adapter_folder(tmp_path / "a", b"one"))
-        assert await cached(client) == 0
-        assert await cached(client) > 1000
-        await unload(client, "red")
-        await load(client, "red", adapter_folder(tmp_path / "b", b"two"))
-        assert await cached(client) == 0
-        await unload(client, "red")
-        await load(client, "red", tmp_path / "a")
-        assert await cached(client) > 1000, "the first files again"
-
-
-@trio_test
 async def test_a_client_cannot_name_an_adapter_s_prefixes_by_a_salt(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -184,59 +128,16 @@ async def test_a_client_cannot_name_an_adapter_s_prefixes_by_a_salt(
         ("a:b", {}, "a name has letters"),
     ],
 )
-@trio_test
-async def test_what_cannot_be_loaded_is_refused_by_name(
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-    name: str,
-    changes: dict[str, Any],
-    message: str,
+def test_what_cannot_be_loaded_is_refused_by_name(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
-    scheduler = with_adapters(tmp_path)
-    async with running(scheduler), client_of(scheduler) as client:
-        refused = await load(client, name, adapter_folder(tmp_path / "a", **changes))
-        assert refused.status_code == 400
-        said = refused.json()["error"]["message"]
-        assert f"the adapter {name!r} cannot be used" in said
-        assert message in said
-        assert scheduler.pool.adapters.names == []
-        assert (await load(client, "fine", adapter_folder(tmp_path / "b"))).status_code == 200
+    with pytest.raises(AdapterRefused, match=rf"the adapter '{name}' cannot be used.*{message}"):
+        source_of(name, adapter_folder(tmp_path / "a", **changes))
 
 
-@trio_test
-async def test_a_missing_folder_or_file_is_refused(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    scheduler = with_adapters(tmp_path)
-    async with running(scheduler), client_of(scheduler) as client:
-        gone = await load(client, "red", tmp_path / "nowhere")
-        assert (gone.status_code, gone.json()["error"]["param"]) == (400, "lora_path")
-        (adapter_folder(tmp_path / "a") / "adapters.safetensors").unlink()
-        half = await load(client, "red", tmp_path / "a")
-        assert half.status_code == 400
-        assert "adapters.safetensors cannot be read" in half.json()["error"]["message"]
-
-
-@trio_test
-async def test_only_operators_load_and_unload(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    keys = load_keys("one:agent, two:boss admin", None)
-    scheduler = with_adapters(tmp_path)
-    folder = adapter_folder(tmp_path / "a")
-    async with running(scheduler), client_of(scheduler, keys=keys) as client:
-        client.headers["authorization"] = "Bearer agent"
-        assert (await load(client, "red", folder)).status_code == 403
-        client.headers["authorization"] = "Bearer boss"
-        assert (await load(client, "red", folder)).status_code == 200
-        client.headers["authorization"] = "Bearer agent"
-        assert (await unload(client, "red")).status_code == 403
-
-
-@trio_test
-async def test_without_an_engine_nothing_is_loaded(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    scheduler = with_adapters(tmp_path)
-    async with client_of(scheduler) as client:
-        refused = await load(client, "red", adapter_folder(tmp_path / "a"))
-        assert refused.status_code == 503
-        assert scheduler.pool.adapters.names == []
+def test_a_missing_folder_or_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AdapterRefused, match="is not a folder"):
+        source_of("red", tmp_path / "nowhere")
+    (adapter_folder(tmp_path / "a") / "adapters.safetensors").unlink()
+    with pytest.raises(AdapterRefused, match=r"adapters\.safetensors cannot be read"):
+        source_of("red", tmp_path / "a")

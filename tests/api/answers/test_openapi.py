@@ -74,8 +74,6 @@ OPERATIONS = (
     ("GET", "/v1/engines"),
     ("POST", "/v1/engines"),
     ("DELETE", "/v1/engines/{name}"),
-    ("POST", "/v1/load_lora_adapter"),
-    ("POST", "/v1/unload_lora_adapter"),
 )
 WITHOUT_A_BODY = {"/v1/engines"}
 WITH_A_BODY = [

@@ -72,8 +72,6 @@ _BOUNDED = {
     "/v1/scheduler/requests/{request_id}": "the choices of one request, 64 at most",
     "/v1/cache": "numbers",
     "/v1/engines": "the operator's engines and their slots",
-    "/v1/load_lora_adapter": "a name",
-    "/v1/unload_lora_adapter": "a name",
 }
 """Routes whose answer FastAPI validates, copies and encodes on the event loop, and why it is small."""
 

@@ -16,7 +16,6 @@ from scheduler.processes.process import EngineLauncher, Exit, Session
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
-    AdapterLoaded,
     Alive,
     Begun,
     FromEngine,
@@ -116,7 +115,7 @@ class Heard:
     def step(self, output: StepOutput) -> None:
         self.messages.append(output)
 
-    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None:
+    def replied(self, reply: Inspection | Alive) -> None:
         self.messages.append(reply)
 
     def lost(self, cause: str) -> None:

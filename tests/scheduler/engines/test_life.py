@@ -11,16 +11,13 @@ from scheduler.errors import Unavailable
 from scheduler.processes.calls import Calls
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.shared.messages import (
-    AdapterLoaded,
-    AdapterSource,
     Counters,
-    LoadAdapter,
+    Inspect,
+    Inspection,
     StepOutput,
     ToEngine,
 )
 from tests.scheduler.engines.bench import PoolBench
-
-RED = AdapterSource("red", "somewhere", "key")
 
 
 @trio_test
@@ -29,10 +26,10 @@ async def test_callers_of_a_process_that_ends_get_no_answer_and_later_ones_wait_
     bench.ready(0)
     life = bench.engine(0).life
     assert life is not None
-    replies: list[AdapterLoaded | None] = []
+    replies: list[Inspection | None] = []
 
     async def load() -> None:
-        call = life.calls.send(lambda number: LoadAdapter(number, RED), AdapterLoaded)
+        call = life.calls.send(Inspect, Inspection)
         reply = await life.calls.wait(call, 1000)
         replies.append(reply)
 
@@ -48,7 +45,7 @@ async def test_callers_of_a_process_that_ends_get_no_answer_and_later_ones_wait_
     await load()
     await view()
     assert replies == [None, None]
-    assert sum(isinstance(one, LoadAdapter) for one in bench.sent["0"]) == 1
+    assert sum(isinstance(one, Inspect) for one in bench.sent["0"]) == 2, "before it ended"
 
 
 def test_nothing_of_a_process_is_in_the_next_one() -> None:
@@ -65,7 +62,7 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     bench.pool.effects.end_all(Unavailable("gone", retry_after_seconds=1.0))
     bench.die(0)
     assert bench.engine(0).life is None
-    bench.engine(0).send(LoadAdapter(0, RED))
+    bench.engine(0).send(Inspect(0))
     bench.ready(0)
     second = bench.engine(0).life
     assert second is not None
@@ -73,7 +70,7 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     assert second.likely.tokens == 0
     assert bench.engine(0).last_step_seconds(bench.now) is None
     bench.engine(0).step(StepOutput([], [], [], Counters(steps=1, generated_tokens=10)))
-    assert not any(isinstance(one, LoadAdapter) for one in bench.sent["0"]), "it was not ready"
+    assert not any(isinstance(one, Inspect) for one in bench.sent["0"]), "it was not ready"
 
 
 @trio_test
@@ -81,9 +78,9 @@ async def test_a_reply_is_its_own_callers(autojump_clock: trio.testing.MockClock
     """By its number; one that comes too late finds nobody."""
     sent: list[ToEngine] = []
     calls = Calls(sent.append)
-    one, two = (calls.send(lambda number: LoadAdapter(number, RED), AdapterLoaded) for _ in range(2))
-    assert calls.answered(two.number, AdapterLoaded(two.number, "no"))
-    assert await calls.wait(two, 5) == AdapterLoaded(two.number, "no")
+    one, two = (calls.send(Inspect, Inspection) for _ in range(2))
+    assert calls.answered(two.number, Inspection(two.number, 0, None))
+    assert await calls.wait(two, 5) == Inspection(two.number, 0, None)
     assert await calls.wait(one, 5) is None
-    assert not calls.answered(one.number, AdapterLoaded(one.number, ""))
-    assert [message.query for message in sent if isinstance(message, LoadAdapter)] == [1, 2]
+    assert not calls.answered(one.number, Inspection(one.number, 0, None))
+    assert [message.query for message in sent if isinstance(message, Inspect)] == [1, 2]

@@ -17,7 +17,6 @@ from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit, LaunchFailed, Session
 from scheduler.shared.framing import encode, engine_inbound
 from scheduler.shared.messages import (
-    AdapterLoaded,
     Alive,
     Begun,
     Cancel,
@@ -26,7 +25,6 @@ from scheduler.shared.messages import (
     Inspect,
     Inspection,
     Load,
-    LoadAdapter,
     LogprobsOut,
     MemoryState,
     PrefillOut,
@@ -40,7 +38,6 @@ from scheduler.shared.messages import (
     Submit,
     ToEngine,
     TokenOut,
-    UnloadAdapter,
 )
 from scheduler.shared.waits import WaitReason, Waits
 from scheduler.shared.wire_struct import WireStruct
@@ -160,12 +157,6 @@ class EngineProcess:
                     self.cancelled.add(number)
                     if number in self.rows:
                         retired.append(self._retire(Retired(number, "cancelled")))
-                case LoadAdapter(query=query, adapter=source):
-                    self._adapters.add(source.key)
-                    answers.append(AdapterLoaded(query))
-                case UnloadAdapter(key=key):
-                    assert key not in {row.submit.adapter for row in self.rows.values()}, "it is in use"
-                    self._adapters.discard(key)
                 case Inspect(query=query):
                     answers.append(Inspection(query, 0, None))
                 case SetMemoryLimit(limit_bytes=limit):

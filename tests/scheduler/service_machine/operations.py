@@ -57,8 +57,6 @@ WEIGHTS = {
     "load": 2,
     "unload": 1,
     "slow_memory": 1,
-    "load_adapter": 2,
-    "unload_adapter": 4,
 }
 """All operations, and how often each is drawn."""
 _TROUBLED_STARTS = {
@@ -176,11 +174,6 @@ async def operate(world: World, nursery: trio.Nursery, operation: Operation) -> 
             world.fleet.unload(model)
         case "slow_memory":
             world.memory.delay = draw.choice([0.0, 3.0, 12.0])
-        case "load_adapter":
-            source = draw.choice(ADAPTERS)
-            begin(lambda: pool.adapters.load(source))
-        case "unload_adapter" if pool.adapters.names:
-            pool.adapters.unload(draw.choice(pool.adapters.names))
         case kind:
             processes = [one for one in world.processes if one.ready == _HAPPENS_WHEN_READY.get(kind)]
             if processes:

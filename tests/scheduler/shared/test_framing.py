@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scheduler.errors import LinkError
 from scheduler.shared.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, server_inbound
 from scheduler.shared.messages import (
-    AdapterLoaded,
     AdapterSource,
     Alive,
     Begun,
@@ -28,7 +27,6 @@ from scheduler.shared.messages import (
     Inspect,
     Inspection,
     Load,
-    LoadAdapter,
     Loading,
     PrefillOut,
     Pulse,
@@ -42,7 +40,6 @@ from scheduler.shared.messages import (
     ToEngine,
     TokenOut,
     TurnEnded,
-    UnloadAdapter,
 )
 from scheduler.shared.reports import (
     CacheReport,
@@ -104,8 +101,6 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Follow, numbers, words, words),
     st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
-    st.builds(LoadAdapter, numbers, adapters),
-    st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
     st.builds(Pulse),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
@@ -150,7 +145,6 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
             st.builds(CacheCounters, *[numbers] * 9),
         ),
     ),
-    st.builds(AdapterLoaded, numbers, words),
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disks),
@@ -216,8 +210,6 @@ def test_the_property_tests_know_every_message() -> None:
         Inspect,
         Pulse,
         SetMemoryLimit,
-        LoadAdapter,
-        UnloadAdapter,
     }
     assert set(get_args(FromEngine)) == {
         Loading,
@@ -225,7 +217,6 @@ def test_the_property_tests_know_every_message() -> None:
         Begun,
         StepOutput,
         Inspection,
-        AdapterLoaded,
         Alive,
         Fault,
     }

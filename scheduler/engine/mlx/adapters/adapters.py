@@ -1,4 +1,4 @@
-"""The adapters of a loaded model: by fingerprint, loaded and unloaded between two steps."""
+"""The adapters of a loaded model, by fingerprint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.engine.mlx.adapters.adapted_layers import adapt, adapt_sorting
 from scheduler.engine.mlx.adapters.layers import Factors
 from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
-from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.shared.adapter_files import AdapterRefused, check_unchanged
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import AdapterSource
 
@@ -55,33 +55,30 @@ class Adapters:
         return sum(layer.nbytes for layer in self._layers.values())
 
     def load(self, source: AdapterSource) -> None:
-        """Load an adapter, unless it is loaded. Raise AdapterRefused, whose message names the adapter; it
-        then has no slot."""
+        """Load an adapter, unless it is loaded. Raise AdapterRefused; it then has no slot."""
         if source.key in self._slots:
             return
-        with named(source.name):
-            try:
-                weights = read_weights(Path(source.folder), self._model)
-                check_unchanged(Path(source.folder), source.key)
-                self._add(source.key, weights)
-                self._try(source.key, weights)
-            except AdapterRefused:
-                self.unload(source.key)
-                raise
-            except Exception as error:  # A model that is built in another way.
-                if is_device_error(error):
-                    raise  # Rows' keys and values may be garbage, too: the engine ends.
-                self.unload(source.key)
-                raise AdapterRefused(f"{type(error).__name__}: {error}") from error
+        try:
+            weights = read_weights(Path(source.folder), self._model)
+            check_unchanged(Path(source.folder), source.key)
+            self._add(source.key, weights)
+            self._try(source.key, weights)
+        except AdapterRefused:
+            self._remove(source.key)
+            raise
+        except Exception as error:  # A model that is built in another way.
+            if is_device_error(error):
+                raise  # What was computed may be garbage, too: the engine ends.
+            self._remove(source.key)
+            raise AdapterRefused(f"{type(error).__name__}: {error}") from error
 
-    def unload(self, key: str) -> None:
-        """Free an adapter that no row has any more. Unknown ones are ignored."""
+    def _remove(self, key: str) -> None:
+        """Free the adapter that was added last."""
         if (slot := self._slots.pop(key, None)) is None:
             return
         for layer in self._layers.values():
             layer.remove(slot)
         del self._scales[slot]
-        self._slots = {other: place - (place > slot) for other, place in self._slots.items()}
         self._changed()
 
     @contextmanager

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.backend import BackendFacts, StepResult, check_rows, refused_adapters
+from scheduler.engine.backend import BackendFacts, StepResult, check_rows, loaded_adapters
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
@@ -38,7 +39,8 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Load, Ready, Retired
+from scheduler.shared.adapter_files import AdapterRefused
+from scheduler.shared.messages import AdapterSource, Load, Ready, Retired
 from scheduler.shared.pooling import Pooler
 from scheduler.shared.token_ids import largest
 
@@ -47,7 +49,8 @@ _LONG_PROMPTS = 2
 that end within a step may join in any number (`prefill.py`)."""
 
 
-_NO_ADAPTERS = "a model that makes vectors takes no adapters"
+def _refuse(_: AdapterSource) -> None:
+    raise AdapterRefused("a model that makes vectors takes no adapters")
 
 
 class PoolingBackend:
@@ -62,7 +65,9 @@ class PoolingBackend:
     ) -> None:
         self._model = loaded.model
         self._body = body_of(loaded.model)
-        self._description = loaded.description
+        self._description: Ready = msgspec.structs.replace(
+            loaded.description, refused_adapters=loaded_adapters(load.adapters, _refuse)
+        )
         self._row_bytes = loaded.row_bytes
         self._pooler = pooler
         self._head = head
@@ -125,7 +130,6 @@ class PoolingBackend:
             result = self._step(plan.chunks, plan.predicted_seconds)
         return replace(
             result,
-            refused_adapters=refused_adapters(plan, _NO_ADAPTERS),
             begun=self._begun(),
             kv_bytes=sum(cache_bytes(row.layers) for row in self._rows.values()),
         )

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.engine.mlx.upstream.afm7 import RowOffsets
 from scheduler.engine.mlx.upstream.ernie4_5_moe import CorrectedChoice
 from scheduler.engine.mlx.upstream.gelu import GELUS
 from scheduler.engine.mlx.upstream.gemma2 import SoftcapAttention
-from scheduler.engine.mlx.upstream.gpt_bigcode import RowPositions
 from scheduler.engine.mlx.upstream.jamba import SharesOfAll
 from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
-from scheduler.engine.mlx.upstream.longcat_flash_ngram import RowNgrams
 from scheduler.engine.mlx.upstream.mamba2 import GroupedNorm
 from scheduler.engine.mlx.upstream.minimax_m3_vl import RowBlocks
 from scheduler.engine.mlx.upstream.phi3small import SparseBlocks
-from scheduler.engine.mlx.upstream.recurrent_gemma import RecurrentModel, RowRecurrence
 
 _OURS: tuple[type[Any], ...] = (
-    RecurrentModel,
     RowBlocks,
     RowChunks,
-    RowNgrams,
-    RowOffsets,
-    RowPositions,
-    RowRecurrence,
     RowTemperatures,
     SharesOfAll,
     SoftcapAttention,

@@ -191,7 +191,6 @@ def test_no_adapter_is_refused_for_it(number: int, tmp_path: Path) -> None:
     ):
         adapters.load(source)
     assert fault.raised
-    adapters.unload(source.key)
 
 
 @pytest.mark.parametrize("late", [False, True])

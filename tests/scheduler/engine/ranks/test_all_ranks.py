@@ -26,7 +26,6 @@ from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBacken
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import (
-    AdapterSource,
     Cancel,
     Inspect,
     Retired,
@@ -261,13 +260,6 @@ def test_ranks_of_another_kind_are_refused_by_name() -> None:
     plans = iter([ScriptedPlan(vocabulary=9000), ScriptedPlan()])
     with pytest.raises(LoadRefused, match="rank 1 cannot belong to this engine: its vocabulary is '9000'"):
         Ranks(lambda clock: _scripted(clock, plan=next(plans)))
-
-
-def test_adapters_are_refused_by_name() -> None:
-    plan = StepPlan(adapters=(AdapterSource("tone", "/nowhere", "key"),))
-    ((key, why),) = Ranks(_scripted).together.execute(plan).refused_adapters
-    assert key == "key"
-    assert "ranks" in why
 
 
 def _used(budget_tokens: int = 400) -> tuple[Ranks, Journal]:

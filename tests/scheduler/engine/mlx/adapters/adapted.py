@@ -14,8 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
-from scheduler.engine.plan import StepPlan
-from scheduler.shared.adapter_files import AdapterRefused, fingerprint
+from scheduler.shared.adapter_files import fingerprint
 from scheduler.shared.messages import AdapterSource, Sampling, Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
@@ -83,8 +82,7 @@ class AdaptedEngine(ReuseEngine):
             self._oracles[source.key] = load_adapters(make(family), source.folder)
 
     def load(self, source: AdapterSource) -> None:
-        for _, why in self.backend.execute(StepPlan(adapters=(source,))).refused_adapters:
-            raise AdapterRefused(why)
+        self.backend._adapters.load(source)
 
     def alone(self, submit: Submit) -> list[int]:
         key = (submit.adapter, tuple(submit.prompt), submit.sampling)

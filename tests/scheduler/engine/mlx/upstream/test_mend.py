@@ -25,14 +25,10 @@ from tests.scheduler.engine.mlx.zoo.check import words
 from tests.scheduler.engine.mlx.zoo.faults import PIECES
 
 MENDED = {
-    "afm7": "differs: queries of reused layers are placed by columns, padding included",
     "gemma2": "raises: a mask of several rows is taken for one of several heads",
-    "gpt_bigcode": "raises: positions are made from one offset",
     "llama4": "raises: `ChunkedKVCache` has no `merge`",
-    "longcat_flash_ngram": "differs: padding in the state of n-grams; a short prompt leaves a narrower one",
     "minimax_m3_vl": "differs: sparse blocks are counted from the first column, padding included",
     "phi3small": "raises: the mask of sparse blocks is of one row",
-    "recurrent_gemma": "differs: padding in the states; the first token of a row that joins is scaled",
 }
 """Modules that are mended, and what mlx-lm 0.32.2 does with rows of different lengths: for a report."""
 _LENGTHS = (70, 1, 3)

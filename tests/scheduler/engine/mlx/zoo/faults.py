@@ -22,9 +22,10 @@ _MLA = "MLA adds part of its scores before attention is called"
 _OTHER_ATTENTION = "attention does not go through `scaled_dot_product_attention` alone"
 _OTHER_CACHE = "layers read the cache of another layer"
 _PADDED_STATE = "padding runs through the recurrent state"
+_ONE_ROW = "the module was written for one row (upstream/patches)"
 
 FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
-    "afm7": (("copied_prefixes",), _OTHER_CACHE),
+    "afm7": (("one_row",), _ONE_ROW),
     "baichuan_m1": (("equal_chunks",), _PADDED_STATE),
     "bailing_hybrid": (("copied_prefixes",), _MLA),
     "bailing_moe_linear": (("equal_chunks",), _PADDED_STATE),
@@ -37,6 +38,7 @@ FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
     "gemma4_text": (("copied_prefixes",), _OTHER_ATTENTION),
     "gemma4_text+experts": (("copied_prefixes",), _OTHER_ATTENTION),
     "glm4_moe_lite": (("copied_prefixes",), _MLA),
+    "gpt_bigcode": (("one_row",), _ONE_ROW),
     "iquestloopcoder": (("copied_prefixes",), _OTHER_ATTENTION),
     "jamba": (("equal_chunks",), _PADDED_STATE),
     "kimi_k25": (("copied_prefixes",), _MLA),
@@ -44,6 +46,7 @@ FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
     "kimi_linear": (("copied_prefixes",), _MLA),
     "kimi_vl": (("copied_prefixes",), _MLA),
     "llama4": (("copied_prefixes",), "attention chunks are in the mask only, which sees no shared tokens"),
+    "longcat_flash_ngram": (("one_row",), _ONE_ROW),
     "mamba": (("equal_chunks",), _PADDED_STATE),
     "mistral3+llama": (("copied_prefixes",), _MASK_ONLY),
     "mistral3+windows": (("copied_prefixes",), _MASK_ONLY),
@@ -56,6 +59,7 @@ FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
     "pixtral+windows": (("copied_prefixes",), _MASK_ONLY),
     "plamo2": (("copied_prefixes",), _OTHER_ATTENTION),
     "plamo3": (("one_row",), "differs with each cut of a prompt"),
+    "recurrent_gemma": (("one_row",), _ONE_ROW),
     "rwkv7": (("equal_chunks",), _PADDED_STATE),
 }
 """What the check at load finds for mlx-lm 0.32.2, mended, and why; nothing for all others."""
