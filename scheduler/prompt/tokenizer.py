@@ -31,9 +31,9 @@ from scheduler.answer.detokenizer import (
     sentence_piece,
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
-from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt import chat_template, generic_tools
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
-from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
+from scheduler.prompt.spelling import Spelling, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
 from scheduler.request import ChatPrompt
@@ -92,10 +92,6 @@ class Tokenizer(Protocol):
     def encode_whole(self, text: str) -> list[int]:
         """Return the ids of `encode` with those that the tokenizer puts around a text: the last token of an
         embedder, for example."""
-        ...
-
-    def fewest_tokens(self, text: str) -> int:
-        """Return a lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -184,9 +180,6 @@ class HubTokenizer:
         tokens = {token: token_id for token_id, token in self._special_ids.items()}
         self._ends |= ends_of_turn(self._marks, self._format.layout, tokens, self._ends)
         self.spelling = spelling_of(self._backend, vocabulary)
-        self._longest_token = min_tokens_estimate.longest_token(
-            described(self._backend, vocabulary), self._normalized
-        )
         del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
@@ -281,11 +274,6 @@ class HubTokenizer:
             raise InvalidRequest(f"the model's tokenizer fails on this text: {error}") from error
         return ids
 
-    def fewest_tokens(self, text: str) -> int:
-        return (
-            0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
-        )
-
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
@@ -327,10 +315,6 @@ class HubTokenizer:
         # It may mention calls, so that a parser is inferred, and write no tools.
         drops_results = "tool" in self.template_reading.dropped
         return self._format.tools is None or drops_results or not generic_tools.knows_tools(self._renderer)
-
-    def _normalized(self, text: str) -> str:
-        normalizer = self._backend.normalizer
-        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
         seen = [token_id for token_id in token_ids if token_id not in hidden]

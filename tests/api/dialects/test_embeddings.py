@@ -117,7 +117,7 @@ def test_a_float32_is_written_exactly(values: list[float]) -> None:
         ({"input": [-1]}, "input", "outside the vocabulary"),
         ({}, "input", "required"),
         ({"input": "x" * CONTEXT}, "input", f"has {CONTEXT + 1} tokens and the model's context is {CONTEXT}"),
-        ({"input": "x" * 9000}, "input", f"at least 9000 tokens and the model's context is {CONTEXT}"),
+        ({"input": "x" * 9000}, "input", f"at least 4096 tokens and the model's context is {CONTEXT}"),
         ({"input": ["a"] * (MAX_INPUTS + 1)}, "input", f"at most {MAX_INPUTS}"),
         ({"input": "a", "dimensions": 5}, "dimensions", "4 or 8 or 16"),
         ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
