@@ -32,6 +32,7 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools
+from scheduler.prompt.chat_template import Renderer
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
@@ -152,19 +153,16 @@ class HubTokenizer:
         )
         self._tokenizer.chat_template = templates
         render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
-        self.template_reading = TemplateReading() if render is None else reading_of(render)
-        self._renderer = plain = None if render is None else fitted(render, self.template_reading)
-        if (
-            render is not None
-            and plain is not None
-            and isinstance(templates, dict)
-            and "tool_use" in templates
-        ):
-            tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
-            self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
-        self._marks = WrittenMarks()
-        if plain is not None:
-            self._marks = marks_of(plain, apart=APART in self.template_reading.forms)
+        self.template_reading, self._marks = TemplateReading(), WrittenMarks()
+        self._renderer: Renderer | None = None
+        if render is not None:
+            reading = tooled = reading_of(render)
+            if isinstance(templates, dict) and "tool_use" in templates:
+                tooled = reading_of(render, (PROBE_TOOL,))
+            self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
+            without, with_tools = fitted(render, reading), fitted(render, tooled)
+            self._renderer = lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
+            self._marks = marks_of(with_tools, apart=APART in tooled.forms)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
