@@ -81,6 +81,10 @@ class _Tokens:
 
 PIECES_BYTES = 32 << 20
 """Room for the ids of 8 million tokens: eighty conversations of 100,000."""
+_USUAL_CHARACTERS = 16
+"""A text with fewer characters a token than this, where 4 are usual, is tokenized whole. Tokenizing takes 100
+to 200 bytes for each byte of text: of a longer one no more is tokenized than shows that it cannot fit."""
+_CHUNK_CHARACTERS = 8192
 CONTINUED_TOKENS = 8
 """Tokens of a prompt with which its continuation is read; a character has at most four."""
 MAX_PROMPT_LOGPROBS = 1 << 18
@@ -351,8 +355,8 @@ class Preparation:
         return compact(whole[: next(places, 0)])
 
     def _tokens(self, prompt: Prompt, most_tokens: int | None, field: str = "", *, salt: str = "") -> _Tokens:
-        """Return the prompt's tokens. One that certainly has more than `most_tokens` is rejected before
-        tokenizing, which would take much memory. `field`: the request field for error messages, if it is not
+        """Return the prompt's tokens. One that has far more than `most_tokens` is not tokenized whole, which
+        would take much memory. `field`: the request field for error messages, if it is not
         the one of this kind of prompt. `salt`: only prompts with the same salt share kept pieces."""
         field = field or _field(prompt)
         match prompt:
@@ -367,10 +371,8 @@ class Preparation:
                 assert_never(prompt)
         if not _is_unicode(text):
             raise InvalidRequest("a lone surrogate is no character", param=field)
-        if most_tokens is not None and len(text) > most_tokens:
-            fewest = self.tokenizer.fewest_tokens(text)
-            if fewest > most_tokens:
-                raise PromptTooLong(fewest, None, self.context_tokens, param=field, counted=False)
+        if most_tokens is not None and len(text) > _USUAL_CHARACTERS * most_tokens:
+            self._check_long(text, most_tokens, field)
         is_whole = isinstance(prompt, TextPrompt) and prompt.add_special_tokens
         if is_whole and self._folder.kind == "embedding":
             return _Tokens(compact(self.tokenizer.encode_whole(text)))
@@ -378,6 +380,15 @@ class Preparation:
         if is_whole and before and ids[: len(before)] != before:
             return _Tokens(before + ids, added=len(before))
         return _Tokens(ids, self._opens_reasoning(prompt, text))
+
+    def _check_long(self, text: str, most_tokens: int, field: str) -> None:
+        """Raise PromptTooLong if the text, cut into chunks, has more than twice `most_tokens`. A cut makes a
+        word two tokens at most, and there are no more chunks than tokens that fit."""
+        chunk, seen = max(_CHUNK_CHARACTERS, len(text) // max(1, most_tokens)), 0
+        for start in range(0, len(text), chunk):
+            seen += len(self.tokenizer.encode(text[start : start + chunk]))
+            if seen > 2 * most_tokens:
+                raise PromptTooLong(seen // 2, None, self.context_tokens, param=field, counted=False)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self.context_tokens - prompt_tokens

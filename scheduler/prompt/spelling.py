@@ -44,28 +44,6 @@ def spelling_of(backend: Any, vocabulary: Mapping[str, int]) -> Spelling:
     return Spelling.PIECES if _reads_pieces(backend, tokens) else Spelling.LIBRARY
 
 
-def described(backend: Any, vocabulary: Mapping[str, int]) -> dict[str, Any]:
-    """Return what `tokenizer.json` says of the tokenizer's parts and of its tokens. It is not written and
-    read as a whole, which takes a second for 260,000 tokens."""
-    model = backend.model
-    return {
-        "normalizer": _state(backend.normalizer),
-        "pre_tokenizer": _state(backend.pre_tokenizer),
-        "added_tokens": [{"content": token.content} for token in backend.get_added_tokens_decoder().values()],
-        "model": {
-            "type": type(model).__name__,
-            "vocab": vocabulary,
-            "continuing_subword_prefix": getattr(model, "continuing_subword_prefix", None),
-            "end_of_word_suffix": getattr(model, "end_of_word_suffix", None),
-        },
-    }
-
-
-def _state(part: Any) -> dict[str, Any] | None:
-    state: dict[str, Any] | None = None if part is None else json.loads(part.__getstate__())
-    return state
-
-
 def with_plain_decoder(written: str) -> str:
     """Return a SentencePiece tokenizer's JSON with the decoder from which the library of grammars knows that
     `▁` is a space: it would take Metaspace's tokens for texts with that letter."""

@@ -51,8 +51,6 @@ class TemplateReading:
     """Those that are passed in the strictest order of turns, because words are lost in another."""
     lost: tuple[Shape, ...] = ()
     """What it loses words of in any order."""
-    joined: tuple[str, ...] = ()
-    """The names of the shapes that it gets in another order than they are sent."""
     refused: tuple[str, ...] = ()
     """The names of those that it raises at in any order."""
     forms: tuple[Form, ...] = ()
@@ -78,8 +76,6 @@ class TemplateReading:
             yield f"writes nothing of messages of {role}: {who} refused"
         if self.folded:
             yield f"loses {self.folded[0].name}: it begins the first question"
-        if self.joined:
-            yield f"does not take {_enumerated(self.joined)}: neighbours are joined, an empty question opens"
         unwritten = [*(shape.name for shape in self.lost), *self.refused]
         if generic or "tool" in self.dropped:
             unwritten = [name for name in unwritten if name != _RESULTS_ALONE]
@@ -218,16 +214,7 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
     forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
     reading = replace(reading, forms=forms, forgotten=forgotten)
     written = fitted(render, reading)
-    return replace(
-        reading,
-        joined=tuple(
-            shape.name
-            for shape, result in found
-            if result is Outcome.WRITTEN and _is_joined(written, replace(shape.prompt, tools=tools))
-        ),
-        continues=_continues(written),
-        switches_thinking=_switches_thinking(written),
-    )
+    return replace(reading, continues=_continues(written), switches_thinking=_switches_thinking(written))
 
 
 def _outcome(render: Renderer, prompt: ChatPrompt) -> Outcome:
@@ -252,14 +239,6 @@ def _has_own_roles(render: Renderer) -> bool:
     """Return whether it is a reranker's: for a query and a document."""
     pair = ({"role": "query", "content": "penstock query"}, {"role": "document", "content": "penstock page"})
     return _outcome(render, ChatPrompt(pair)) is Outcome.WRITTEN
-
-
-def _is_joined(render: Renderer, prompt: ChatPrompt) -> bool:
-    """Return whether the conversation gets the text of its strictest order."""
-    ordered = strict(prompt.messages)
-    with suppress(Exception):
-        return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
-    return False
 
 
 def _continues(render: Renderer) -> bool:

@@ -31,9 +31,10 @@ from scheduler.answer.detokenizer import (
     sentence_piece,
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
-from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt import chat_template, generic_tools
+from scheduler.prompt.chat_template import Renderer
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
-from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
+from scheduler.prompt.spelling import Spelling, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
 from scheduler.request import ChatPrompt
@@ -94,10 +95,6 @@ class Tokenizer(Protocol):
         embedder, for example."""
         ...
 
-    def fewest_tokens(self, text: str) -> int:
-        """Return a lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
-        ...
-
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a prompt's ids, special tokens spelled out. Thread-safe."""
         ...
@@ -156,19 +153,16 @@ class HubTokenizer:
         )
         self._tokenizer.chat_template = templates
         render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
-        self.template_reading = TemplateReading() if render is None else reading_of(render)
-        self._renderer = plain = None if render is None else fitted(render, self.template_reading)
-        if (
-            render is not None
-            and plain is not None
-            and isinstance(templates, dict)
-            and "tool_use" in templates
-        ):
-            tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
-            self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
-        self._marks = WrittenMarks()
-        if plain is not None:
-            self._marks = marks_of(plain, apart=APART in self.template_reading.forms)
+        self.template_reading, self._marks = TemplateReading(), WrittenMarks()
+        self._renderer: Renderer | None = None
+        if render is not None:
+            reading = tooled = reading_of(render)
+            if isinstance(templates, dict) and "tool_use" in templates:
+                tooled = reading_of(render, (PROBE_TOOL,))
+            self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
+            without, with_tools = fitted(render, reading), fitted(render, tooled)
+            self._renderer = lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
+            self._marks = marks_of(with_tools, apart=APART in tooled.forms)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -184,9 +178,6 @@ class HubTokenizer:
         tokens = {token: token_id for token_id, token in self._special_ids.items()}
         self._ends |= ends_of_turn(self._marks, self._format.layout, tokens, self._ends)
         self.spelling = spelling_of(self._backend, vocabulary)
-        self._longest_token = min_tokens_estimate.longest_token(
-            described(self._backend, vocabulary), self._normalized
-        )
         del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
@@ -281,11 +272,6 @@ class HubTokenizer:
             raise InvalidRequest(f"the model's tokenizer fails on this text: {error}") from error
         return ids
 
-    def fewest_tokens(self, text: str) -> int:
-        return (
-            0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
-        )
-
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
@@ -327,10 +313,6 @@ class HubTokenizer:
         # It may mention calls, so that a parser is inferred, and write no tools.
         drops_results = "tool" in self.template_reading.dropped
         return self._format.tools is None or drops_results or not generic_tools.knows_tools(self._renderer)
-
-    def _normalized(self, text: str) -> str:
-        normalizer = self._backend.normalizer
-        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
         seen = [token_id for token_id in token_ids if token_id not in hidden]

@@ -63,9 +63,6 @@ class ByteTokenizer:
     def encode_whole(self, text: str) -> list[int]:
         return [*self.encode(text), EOS]
 
-    def fewest_tokens(self, text: str) -> int:
-        return len(text)
-
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 

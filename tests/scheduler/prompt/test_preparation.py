@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,21 +50,50 @@ def test_prompt_and_answer_fit_the_context_or_are_refused(
         assert prepare_in(context, request) == (prompt, max_tokens or room)
 
 
-class Unread(ByteTokenizer):
-    """Estimates the least number of tokens of a text, and must not be asked to encode it."""
+class Counting(ByteTokenizer):
+    """Counts the characters that it is given."""
+
+    read = 0
 
     def encode(self, text: str) -> list[int]:
-        raise AssertionError("tokenized")
+        self.read += len(text)
+        return super().encode(text)
 
 
-@pytest.mark.parametrize("prompt", [TextPrompt("x" * 100), ask("x" * 100).prompt], ids=["text", "chat"])
-def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(prompt: TextPrompt | ChatPrompt) -> None:
+_LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt(_LONG), ask(_LONG).prompt], ids=["text", "chat"])
+def test_of_a_prompt_that_cannot_fit_no_more_is_tokenized_than_shows_it(
+    prompt: TextPrompt | ChatPrompt,
+) -> None:
     """Megabytes of text would take a hundred times their memory."""
+    tokenizer = Counting()
+    preparation = Preparation(tokenizer, folder(context=100))
+    tokenizer.read = 0
     with pytest.raises(
         PromptTooLong, match=r"context length is 100 tokens\..* at least \d+ input tokens"
     ) as caught:
-        Preparation(Unread(), folder(context=100)).prepare(GenerationRequest("test", prompt))
-    assert caught.value.prompt_tokens >= 100
+        preparation.prepare(GenerationRequest("test", prompt))
+    assert 100 <= caught.value.prompt_tokens <= len(_LONG)
+    assert tokenizer.read <= 10_200
+
+
+@pytest.mark.parametrize("context", [20, 2_000, 200_000])
+def test_a_prompt_that_fits_is_not_refused_however_long_its_tokens_are(context: int) -> None:
+    """Ten million spaces may be one token."""
+
+    class Joining(ByteTokenizer):
+        cuts: Mapping[str, int] = {}
+
+        def encode(self, text: str) -> list[int]:
+            return super().encode(" " * bool(text.count(" ")) + text.replace(" ", ""))
+
+    ids = Preparation(Joining(), folder(context)).tokenize(TextPrompt(" " * 1_000_000 + "x"))
+    prepared = Preparation(Joining(), folder(context)).prepare(
+        GenerationRequest("test", TextPrompt(" " * 1_000_000 + "x"))
+    )
+    assert prepared.submit.prompt.tolist() == ids.tolist() == [*b" x"]
 
 
 def test_a_text_to_be_counted_is_tokenized_however_long() -> None:

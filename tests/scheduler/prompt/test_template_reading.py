@@ -19,7 +19,7 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Message, TextPrompt, Tool
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
-from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
+from tests.fakes.served_tokenizers import TEMPLATE, write_tokenizer
 from tests.scheduler.prompt.composed_templates import (
     FAMILIES,
     HISTORIES,
@@ -43,28 +43,6 @@ LLAVA = (
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
 """Published with llava-hf/llava-1.5-7b-hf."""
-MIXED = (
-    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'user' %}"
-    "{% for part in m.content %}{{ part['text'] }}{% endfor %}"
-    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
-)
-NO_SYSTEM = (
-    "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
-)
-STRICT = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content[0]['text'] }}"
-    "{% endfor %}"
-)
-FORMS = {"text": TEMPLATE, "llava": LLAVA, "mixed": MIXED, "no system": NO_SYSTEM, "strict parts": STRICT}
-CONVERSATION: tuple[Message, ...] = (
-    {"role": "system", "content": "word-system"},
-    {"role": "user", "content": "word-one"},
-    {"role": "user", "content": "word-two"},
-    {"role": "assistant", "content": "word-three"},
-    {"role": "user", "content": "word-four"},
-)
-WORDS = [message["content"] for message in CONVERSATION]
 
 
 def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = None) -> HubTokenizer:
@@ -72,16 +50,6 @@ def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = N
     for name, content in (files or {}).items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return HubTokenizer(folder)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", FORMS)
-def test_the_words_of_every_message_arrive_in_order(tmp_path: Path, form: str, kind: str) -> None:
-    """Two questions in a row and a system message, whatever the template reads or refuses."""
-    text = served(tmp_path, FORMS[form], kind).render(ChatPrompt(CONVERSATION))
-    places = [text.find(word) for word in WORDS]
-    assert -1 not in places
-    assert places == sorted(places)
 
 
 def test_a_template_that_reads_parts_gets_parts(tmp_path: Path) -> None:
@@ -239,11 +207,7 @@ def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
         "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
-    assert served(tmp_path, template).template_verdicts == (
-        "does not take two questions in a row, two answers in a row, an answer first, two system messages and"
-        " a later system message: neighbours are joined, an empty question opens",
-        "switches thinking",
-    )
+    assert served(tmp_path, template).template_verdicts == ("switches thinking",)
 
 
 def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> None:

@@ -90,7 +90,6 @@ def test_show_says_what_the_template_makes_of_conversations(cache: Path) -> None
     write_repository(cache, "owner/strict", {**model_files(), "chat_template.jinja": template.encode()})
     output = " ".join(run("show", "owner/strict").output.split())
     assert "it reads messages of assistant, user as parts" in output
-    assert "two questions in a row" in output
     shown = json.loads(run("show", "owner/strict", "--json").output)
     assert shown["template_verdicts"][0] == "reads messages of assistant, user as parts"
 
