@@ -22,9 +22,9 @@ from scheduler.shared.thinking import ThinkingLimit
 class AnswerPipeline:
     """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    Without an `assembly` all text is answer text. No stop string ends within the first `min_tokens` tokens.
-    `spans` is given, and shared with the assembly, only if pieces of text carry their tokens'
-    log-probabilities.
+    Without an `assembly` all text is answer text. No stop string ends within the first `min_tokens` tokens,
+    nor in reasoning: that would leave an answer without text. `spans` is given, and shared with the assembly,
+    only if pieces of text carry their tokens' log-probabilities.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class AnswerPipeline:
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
         self._marks = wanted.marks
+        self._stops_in_text_alone = assembly is not None and wanted.longest > 0
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
@@ -108,6 +109,11 @@ class AnswerPipeline:
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
             yield from self.read(token_ids[:early])
             yield from self.read(token_ids[early:])
+        elif len(token_ids) > 1 and self._stops_in_text_alone:
+            for token_id in token_ids:
+                if self.stopped:
+                    return
+                yield from self._next((token_id,), self._text((token_id,)))
         else:
             yield from self._next(token_ids, self._text(token_ids))
 
@@ -115,8 +121,10 @@ class AnswerPipeline:
         """Yield the pieces that the token completes with which the engine ended the answer. It is no text,
         but a stop string may name it."""
         mark = self._marks.get(token_id)
-        if mark is not None and not self.stopped and (certain := self._stop_strings.feed(mark)):
-            yield from self._pieces(certain)
+        if mark is not None and not self.stopped:
+            certain = self._stop_strings.feed(mark, may_end=not self._in_reasoning)
+            if certain:
+                yield from self._pieces(certain)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         """Return the text that these tokens complete, with a mark for each that a stop string names and that
@@ -130,9 +138,9 @@ class AnswerPipeline:
         if self._thinking is not None:
             for token_id in token_ids:
                 self._thinking.accept(token_id)
-        elif self._assembly is not None and self._assembly.in_reasoning:
+        elif self._in_reasoning:
             self._section_tokens += len(token_ids)
-        self._may_end = self._unstoppable_tokens == 0
+        self._may_end = self._unstoppable_tokens == 0 and not self._in_reasoning
         self._unstoppable_tokens = max(0, self._unstoppable_tokens - len(token_ids))
         if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
             yield from self._pieces(certain)
@@ -167,6 +175,10 @@ class AnswerPipeline:
             return by_engine
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine
+
+    @property
+    def _in_reasoning(self) -> bool:
+        return self._assembly is not None and self._assembly.in_reasoning
 
     def _pieces(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._assembly is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import FinishReason, TextDelta
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.scheduler.answer.notations import form, message_of
+from tests.scheduler.answer.notations import pipeline as with_sections
 
 
 def pipeline(*stop: str) -> AnswerPipeline:
@@ -64,3 +68,14 @@ def test_a_stop_string_within_min_tokens_ends_nothing() -> None:
         answer = AnswerPipeline(tokenizer.detokenizer(), ("END",), min_tokens=min_tokens)
         assert feed(answer, b"aEND") + finish(answer) == ("a" if stopped else "aEND")
         assert answer.stopped == stopped
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_a_stop_string_ends_no_thoughts(size: int) -> None:
+    """Agents that stop at `Observation:` speak to models that think about it first."""
+    text = b"<think>I wait for Observation: it comes.</think>It rains. Observation: 4 degrees"
+    answer = with_sections(form(None, "think"), stop=["Observation:"])
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
+    message, reason = message_of(answer, chunks)
+    assert (message.reasoning, message.text) == ("I wait for Observation: it comes.", "It rains. ")
+    assert (answer.stop_string, reason) == ("Observation:", FinishReason.STOP)
