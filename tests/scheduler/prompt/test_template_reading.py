@@ -307,7 +307,7 @@ def test_what_a_template_writes_behind_an_answer_ends_it(
     assert f"ends: {' '.join(sorted(expected, key=library.get_vocab().__getitem__))}" in tokenizer.found
 
 
-@pytest.mark.parametrize("marks", ["", "<seed:think> and </seed:think>"])
+@pytest.mark.parametrize("marks", ["", "<musing> and </musing>"])
 def test_thoughts_that_no_notation_reads_are_named(marks: str, tmp_path: Path) -> None:
     """By the marks that the template writes around them."""
     thoughts = marks.replace(" and ", "{{ m.reasoning_content }}") or "{{ m.reasoning_content }}"
