@@ -65,6 +65,12 @@ def show_stage(text: str) -> None:
         click.echo(f"\r\x1b[Kloading    {text}", nl=False)
 
 
+def show_ready(whose: str) -> None:
+    """Show that an engine that had ended serves again."""
+    if sys.stdout.isatty():
+        click.echo(f"\r\x1b[Kready      {whose}the engine serves again")
+
+
 def end_stages() -> None:
     """Make room for the next line."""
     if sys.stdout.isatty():

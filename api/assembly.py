@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ import msgspec
 import structlog
 
 from api.access.api_keys import ApiKeys
-from api.announcement import show_stage
+from api.announcement import end_stages, show_ready, show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
 from api.options.model_list import EMBEDDED, ModelOptions, models_of, own_name_alike
@@ -124,6 +125,8 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     if len(several) > 1 and any(options.settings.engines_join for options in several):
         raise OptionError("--engines join: there may be one model, which all machines have, not several")
     # Before a model is fetched, which takes minutes.
+    if settings.kv_disk is not None and not settings.engines_join:
+        _check_disk(settings.kv_disk)
     blas = _prepare_blas(several, settings)
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
@@ -142,6 +145,16 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
         [one.tracer for one in made if one.tracer is not None],
         _remote_engines(several[0].settings, fleet),
     )
+
+
+def _check_disk(folder: Path) -> None:
+    """Raise StartupError for a folder in which no prefix could survive a restart."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StartupError(f"--kv-disk {folder} cannot be used: {error.strerror}") from error
 
 
 def _remote_engines(settings: ServeSettings, fleet: Fleet) -> RemoteEngines | None:
@@ -307,11 +320,20 @@ class _Loading:
         self.tell: Callable[[str], None] = lambda stage: None
         self._model = model
         self._engines = engines
+        self._ready: set[str] = set()
+        """Those that have served before."""
 
     def show(self, engine: str, stage: str) -> None:
         where = "" if self._engines == 1 else f"engine {engine}: "
-        show_stage(f"{f'{self._model}: ' if self._model else ''}{where}{stage}")
-        _log.info("engine_loading", model=self._model or None, engine=engine, stage=stage)
+        whose = f"{f'{self._model}: ' if self._model else ''}{where}"
+        if stage:
+            show_stage(f"{whose}{stage}")
+            _log.info("engine_loading", model=self._model or None, engine=engine, stage=stage)
+        elif engine in self._ready:
+            show_ready(whose)
+        else:
+            self._ready.add(engine)
+            end_stages()
         self.tell(stage)
 
 

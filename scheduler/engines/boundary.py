@@ -45,7 +45,7 @@ class EngineProvision:
     share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare()
     """An engine's part of the memory of all models, by its name."""
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
-    """Called with an engine's name and the stage that it loads."""
+    """Called with an engine's name and the stage that it loads; "" when it is ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,6 +340,7 @@ class Engine:
         if self._nursery is not None:
             self._nursery.start_soon(life.watch)
         self.share.ready(ready)
+        self.loading("")
         self._telemetry.sample(observation.observe_ready, self.metrics, ready)
         _log.info(
             "engine_ready",

@@ -65,13 +65,13 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -
         assert any(str(in_the_way) in line for line in served.log)
 
 
-def test_a_disk_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
-    """Prefixes stay in memory; the log has a warning."""
+def test_a_disk_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """Who asks for prefixes that survive a restart learns it when they would not."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    with serving("--kv-disk", str(in_the_way / "kv")) as served:
-        assert served.post()[0] == 200
-        assert any("the disk tier is not available" in line for line in served.log)
+    done = run("serve", "--model", "embedded", "--port", "0", "--kv-disk", str(in_the_way / "kv"))
+    assert done.returncode == 1
+    assert f"--kv-disk {in_the_way / 'kv'} cannot be used: Not a directory" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.processes import children
 from tests.api.cli.stand_in import StandIn, standing_in
 
 SECONDS = 60.0
@@ -142,3 +143,15 @@ def test_a_pipe_gets_the_answer_and_nothing_else(server: StandIn) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "**Hello** you.\n", "")
     assert server.bodies[-1]["messages"] == [{"role": "user", "content": "question"}]
     assert server.bodies[-1]["temperature"] == 0
+
+
+def test_a_server_says_when_its_engine_serves_again(tmp_path: Path) -> None:
+    """The line of a load that is over does not stay."""
+    with on_terminal(tmp_path, "serve", "--model", "embedded", "--port", "0") as terminal:
+        terminal.wait_for(b"try  ")
+        (engine,) = children(terminal.process.pid)
+        os.kill(engine, signal.SIGKILL)
+        terminal.wait_for(b"\x1b[Kloading    reading the tokenizer")
+        terminal.wait_for(b"\x1b[Kready      the engine serves again\r\n")
+        terminal.press(CTRL_C)
+        assert terminal.exit_code() == 0
