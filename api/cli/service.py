@@ -110,12 +110,11 @@ class Service:
     @property
     def unit(self) -> Path:
         if sys.platform == "darwin":
-            return (
-                self._library
-                / f"Launch{'Daemons' if self.system else 'Agents'}"
-                / f"penstock.{self.name}.plist"
-            )
-        return (Path("/etc") if self.system else _config()) / "systemd" / self._scope / f"{self.name}.service"
+            folder = self._library / f"Launch{'Daemons' if self.system else 'Agents'}"
+            return folder / f"penstock.{self.name}.plist"
+        else:
+            folder = Path("/etc") if self.system else _config()
+            return folder / "systemd" / self._scope / f"{self.name}.service"
 
     @property
     def socket(self) -> Path:
