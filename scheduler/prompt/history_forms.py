@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain, count
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -79,12 +80,15 @@ def paired(messages: Messages) -> Messages:
     call's id. Clients send them as they come, and many templates write no ids."""
     done: list[Message] = []
     for head, results in _rounds(messages):
-        left = dict(enumerate(head.get("tool_calls") or ()))
+        calls = list(head.get("tool_calls") or ())
+        places: dict[str | None, list[int]] = {}
+        for at in reversed(range(len(calls))):
+            places.setdefault(calls[at].get("id"), []).append(at)
         placed: list[tuple[int, Message]] = []
-        for result in results:
+        for number, result in enumerate(results):
             own = result.get("tool_call_id")
-            at = next((at for at, call in left.items() if own in (None, call.get("id"))), len(messages))
-            call = left.pop(at, {})
+            at = places[own].pop() if places.get(own) else number if own is None else len(calls)
+            call = calls[at] if at < len(calls) else {}
             known = {"name": call["function"]["name"]} if call else {}
             placed.append((at, known | ({"tool_call_id": call["id"]} if call.get("id") else {}) | result))
         done += [head, *(result for _, result in sorted(placed, key=itemgetter(0)))]
@@ -120,10 +124,10 @@ _LETTERS = string.ascii_letters + string.digits
 def _of_nine_letters(call: dict[str, Any], used: set[str]) -> str:
     """Return a call's id, if it is one of Mistral's, or one made of it."""
     given = str(call.get("id"))
-    short, number = given, 0
+    short, numbers = given, chain((0,), count(len(used)))
     while short in used or len(short) != 9 or not set(short) <= set(_LETTERS):
-        digest = blake2b(f"{given}/{number}".encode(), digest_size=9).digest()
-        short, number = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest), number + 1
+        digest = blake2b(f"{given}/{next(numbers)}".encode(), digest_size=9).digest()
+        short = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
     return short
 
 
@@ -134,7 +138,7 @@ def _of_function(call: dict[str, Any], used: set[str]) -> str:
     if given.startswith(start) and given.removeprefix(start).isdigit() and given not in used:
         return given
     while f"{start}{number}" in used:
-        number += 1
+        number = 2 * number + 1  # In few steps, whatever numbers a client has used.
     return f"{start}{number}"
 
 
