@@ -78,9 +78,9 @@ class TemplateReading:
             yield f"loses {self.folded[0].name}: it begins the first question"
         unwritten = [*(shape.name for shape in self.lost), *self.refused]
         if generic or "tool" in self.dropped:
-            unwritten = [name for name in unwritten if name != _RESULTS_ALONE]
+            unwritten = [name for name in unwritten if name not in (_RESULTS_ALONE, _TWO_RESULTS)]
         if unwritten and not self.dropped & {"user", "assistant"}:
-            yield f"refuses {_enumerated(unwritten)}"
+            yield f"refuses {_enumerated(list(dict.fromkeys(unwritten)))}"
         if not generic:
             yield from dict.fromkeys(form.verdict for form in self.forms)
             if forgotten := [name for name in self.forgotten if reasons or "thoughts" not in name]:
@@ -92,6 +92,7 @@ class TemplateReading:
 
 
 _RESULTS_ALONE = "results of tools that are not offered"
+_TWO_RESULTS = "two results in a row"
 
 
 def _enumerated(names: Sequence[str]) -> str:
@@ -178,6 +179,21 @@ _SHAPES = (
     Shape(_RESULTS_ALONE, ChatPrompt((_ASKED, *_CALLED)), _has_results_alone),
 )
 
+_CALLED_TWICE = (
+    {"role": "assistant", "content": "", "tool_calls": [_CALL, {**_CALL, "id": "penstock2"}]},
+    _CALLED[1],
+    {**_CALLED[1], **_message("tool", 2), "tool_call_id": "penstock2"},
+)
+
+
+def _two_results(tools: tuple[Tool, ...]) -> Shape:
+    """Tried in the forms that a history takes, which may pass each result with its call."""
+
+    def of(prompt: ChatPrompt) -> bool:
+        return bool(prompt.offered_tools) is bool(tools) and ("tool", "tool") in pairwise(_roles(prompt))
+
+    return Shape(_TWO_RESULTS, ChatPrompt((_ASKED, *_CALLED_TWICE), tools=tools), of)
+
 
 def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReading:
     """Return what the template writes of each role's words, and of each shape. `tools`: those with which it
@@ -214,6 +230,9 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
     forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
     reading = replace(reading, forms=forms, forgotten=forgotten)
     written = fitted(render, reading)
+    results = [_two_results(offered) for offered in ((), (PROBE_TOOL,))]
+    lost = (shape for shape in results if _outcome(written, shape.prompt) is Outcome.LOST)
+    reading = replace(reading, lost=(*reading.lost, *lost))
     return replace(reading, continues=_continues(written), switches_thinking=_switches_thinking(written))
 
 
