@@ -103,6 +103,12 @@ class UnknownRequest(InvalidRequest):
     code = "request_not_found"
 
 
+class EndedByOperator(InvalidRequest):
+    """An operator ended the request, which its client should not send again by itself."""
+
+    code = "ended_by_operator"
+
+
 class UnknownEngine(InvalidRequest):
     """The pool has no engine of this name."""
 

@@ -12,7 +12,7 @@ from scheduler.engines.engine import Engine
 from scheduler.engines.life import Life
 from scheduler.engines.pool import Pool
 from scheduler.engines.together import last_step_seconds, stalled_seconds, together
-from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
+from scheduler.errors import EndedByOperator, Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.record import StreamRecord
@@ -35,7 +35,8 @@ MOST_CHOICES = 64
 
 
 class Operations:
-    """Reads the stages, and changes nothing but the prefix caches, which it can clear and unpin."""
+    """Reads the stages, and changes nothing but the prefix caches, which it can clear and unpin, and that it
+    can end a request."""
 
     def __init__(
         self,
@@ -151,6 +152,16 @@ class Operations:
                 f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"
             )
         return found[:MOST_CHOICES]
+
+    def end_request(self, public_id: str) -> int:
+        """End a request of any tenant that waits or runs, and return how many choices it had. Raise
+        UnknownRequest."""
+        every = (*self._pool.records, *self._queued)
+        found = [one for one in every if one.request.public_id == public_id and one.outcome is None]
+        if not found:
+            raise UnknownRequest(f"no request {public_id!r} waits or runs")
+        self._pool.effects.end(found, EndedByOperator("an operator ended this request"))
+        return len(found)
 
     @staticmethod
     def engine(engine: Engine) -> MemberStatistics:

@@ -100,7 +100,13 @@ async def caller(request: Request) -> Caller:
     key, identity = _key(request), request.app.state.identity
     assert isinstance(identity, Identity)
     tenant = None if key is None else key.tenant
-    return identity.caller(request.headers, tenant, request.scope.get(SCOPE_KEY, ""), ignored(request.scope))
+    return identity.caller(
+        request.headers,
+        tenant,
+        request.scope.get(SCOPE_KEY, ""),
+        ignored(request.scope),
+        is_operator=key is not None and key.admin,
+    )
 
 
 async def trusted(request: Request) -> bool:

@@ -49,16 +49,22 @@ class Caller:
     session: str | None = None
     timeout_seconds: float | None = None
     origin: Origin = field(default_factory=Origin)
+    may_go_first: bool = True
+    """Whether its requests may ask to be served before others' by default."""
 
-    def fields(self, adapter: str, timeout_seconds: float | None = None) -> dict[str, Any]:
+    def fields(self, adapter: str, timeout_seconds: float | None = None, priority: int = 0) -> dict[str, Any]:
         """Return the fields of a `GenerationRequest` that its body does not say: tenant, session and origin,
-        the `adapter` of the model that it names, and the shorter of the header's timeout and the body's."""
+        the `adapter` of the model that it names, the shorter of the header's timeout and the body's, and the
+        body's priority. Raise InvalidRequest for one that the caller may not have."""
+        if priority < 0 and not self.may_go_first:
+            raise InvalidRequest("priority: one below 0 needs an operator's key", param="priority")
         given = [seconds for seconds in (self.timeout_seconds, timeout_seconds) if seconds is not None]
         return {
             "tenant": self.tenant,
             "session": self.session,
             "timeout_seconds": min(given, default=None),
             "origin": self.origin,
+            "priority": priority,
             "adapter": adapter,
         }
 
@@ -78,11 +84,16 @@ class Identity:
         tenant_of_key: str | None = None,
         request_id: str = "",
         ignored_fields: tuple[str, ...] = (),
+        *,
+        is_operator: bool = False,
     ) -> Caller:
         """Return the caller. `headers` have names in lower case; `tenant_of_key` is the tenant of the
         request's key, or None if the server has no keys. Raise InvalidRequest naming the header."""
         origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
-        return Caller(self.tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
+        # Where there is one tenant, nobody is before others.
+        may_go_first = is_operator or (tenant_of_key is None and self.tenant_header is None)
+        tenant = self.tenant(headers, tenant_of_key)
+        return Caller(tenant, _session(headers), _timeout(headers), origin, may_go_first)
 
     def tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
         """Return the tenant of a request, "" by default. Raise InvalidRequest naming the header."""

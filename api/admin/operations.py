@@ -107,6 +107,14 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         choices = [rounded(asdict(report)) for report in reports]
         return {"id": request_id, "model": named.name, "choices": choices}
 
+    @router.delete("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
+    async def end(request_id: str, model: ModelName = None) -> dict[str, Any]:
+        """End a request of any tenant that waits or runs, by the id of its answer. Its client gets an
+        error with the code `ended_by_operator`."""
+        named = models.model(model)
+        choices = named.scheduler.operations.end_request(request_id)
+        return {"id": request_id, "model": named.name, "ended": choices}
+
     return router
 
 

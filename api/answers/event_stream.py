@@ -37,6 +37,8 @@ Frame: TypeAlias = bytes | Sequence[bytes | memoryview]
 """What is appended to a body, in parts where it may be megabytes."""
 _JOINED_BYTES = 1 << 16
 """Larger parts are sent by themselves: joined to others they would be copied once more, all in one turn."""
+_SLICE_BYTES = 1 << 20
+"""Such a part is copied and sent in slices, each in a turn of the loop of its own."""
 
 
 class Encoder(Protocol):
@@ -50,7 +52,7 @@ class Encoder(Protocol):
         """The request is accepted; no token is generated yet."""
         ...
 
-    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+    def event(self, choice: int, event: AnswerPiece | Finished) -> Frame:
         """Return a piece of a choice's answer, or that choice's end."""
         ...
 
@@ -112,7 +114,7 @@ class EventStream(Response):
                 choice, event = await self._next(stream)
                 if self._meter is not None:
                     self._meter(stream.usage_so_far(choice))
-                frame: Frame = self._encode(choice, event)
+                frame = self._encode(choice, event)
                 if frame:
                     self._silent_since = trio.current_time()
                 last: Frame = b""
@@ -126,10 +128,7 @@ class EventStream(Response):
                     # One choice failed, so the answer as requested is impossible, and the other choices end
                     # too.
                     more = False
-                if more and isinstance(frame, bytes):
-                    if frame:
-                        await send({"type": "http.response.body", "body": frame, "more_body": True})
-                else:
+                if frame or not more:
                     await _send_all(send, frame, last, more=more)
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
@@ -172,6 +171,8 @@ async def _send_all(send: Send, *frames: Frame, more: bool = True) -> None:
                 small.append(part)
                 continue
             await send({"type": "http.response.body", "body": b"".join(small), "more_body": True})
-            await send({"type": "http.response.body", "body": bytes(part), "more_body": True})
             small.clear()
+            for start in range(0, len(part), _SLICE_BYTES):
+                body = bytes(part[start : start + _SLICE_BYTES])
+                await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b"".join(small), "more_body": more})

@@ -140,13 +140,12 @@ class _JsonRequest(Request):
             body = await super().body()
             try:
                 work = await _work_of(self, body)
-                give_back = await self.app.state.model_places.take(work.tenant, work.lane)
+                give_back = await self._place(work)
                 work = self.work = replace(work, give_back=give_back)
                 self._body = b""
                 read = partial(read_body, self.model, body, self.app.state.bodies)
                 del body
                 self._json, self.scope[SCOPE_KEY], made_bytes = await work(read)
-                # Without a scope's own: another server than ours.
                 self.scope.get("charge_body", _nothing)(made_bytes)
             except SchedulerError as error:
                 raise BodyRejected(error) from None
@@ -154,6 +153,18 @@ class _JsonRequest(Request):
                 if not (self.model.bulk and hasattr(self, "_json")):
                     self.end()
         return self._json
+
+    async def _place(self, work: BodyWork) -> Callable[[], None]:
+        """Take a place for the body's model, once what is made of bodies has room: nobody waits for that with
+        a place. Return what gives it back."""
+        # Without a scope's own: another server than ours.
+        has_room: Callable[[], bool] = self.scope.get("has_room", lambda: True)
+        while True:
+            give_back: Callable[[], None] = await self.app.state.model_places.take(work.tenant, work.lane)
+            if has_room():
+                return give_back
+            give_back()
+            await self.scope["wait_for_room"]()
 
     def end(self) -> None:
         """Give back the place of the body's model, which is dropped, or never was."""

@@ -54,7 +54,7 @@ class BodyBudget:
 
     async def wait_and_take(self, account: str, count: int) -> None:
         """Charge `account` when there is room. Raise RefusedByServer if there is none in time."""
-        if self._has_room(account, count) and not self._waiting:
+        if self.has_room(account, count) and not self._waiting:
             self.take(account, count)
             return
         waiter = _Waiter(account, count)
@@ -86,7 +86,7 @@ class BodyBudget:
         if count >= _LARGE_BYTES:
             self._on_freed()
 
-    def _has_room(self, account: str, count: int) -> bool:
+    def has_room(self, account: str, count: int) -> bool:
         return (
             self.held_bytes + count <= self._limits.held_body_bytes
             and self._of_account[account] + count <= self._limits.account_body_bytes
@@ -95,7 +95,7 @@ class BodyBudget:
     def _grant(self) -> None:
         """Grant room in the order in which bodies came. One without room does not hold up those behind it."""
         for waiter in tuple(self._waiting):
-            if self._has_room(waiter.account, waiter.bytes):
+            if self.has_room(waiter.account, waiter.bytes):
                 self._waiting.remove(waiter)
                 self.take(waiter.account, waiter.bytes)
                 waiter.granted.set()
@@ -133,6 +133,16 @@ class BodyCharge:
         else:
             await self._budget.wait_and_take(self._account, more)
         self._charged += more
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether something may be made of the body: what is charged is within the bounds."""
+        return self._charged <= SMALL_BYTES or self._budget.has_room(self._account, 0)
+
+    async def wait_room(self) -> None:
+        """Wait until `has_room`. Raise RefusedByServer if it is not so in time."""
+        if not self.has_room:
+            await self._budget.wait_and_take(self._account, 0)
 
     def grow(self, count: int) -> None:
         """Charge what is made of the body, without waiting: it is there already."""

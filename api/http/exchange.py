@@ -140,7 +140,13 @@ class Exchange:
         self._inbound = inbound
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
-        self._scope = {**scope, "charge_body": body.grow, "release_body": body.release}
+        self._scope = {
+            **scope,
+            "has_room": body.has_room,
+            "wait_for_room": self._wait_for_room,
+            "charge_body": body.grow,
+            "release_body": body.release,
+        }
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = EarlyEnd.NONE
@@ -273,6 +279,13 @@ class Exchange:
             await self._body.make_room(self._account)
         except RefusedByServer as refused:
             self._refuse(refused)
+
+    async def _wait_for_room(self) -> None:
+        try:
+            await self._body.wait_room()
+        except RefusedByServer as refused:
+            self._refuse(refused)
+            await self._raise_cancelled()
 
     def _account(self) -> str:
         return self._service.account_of(self._scope)

@@ -69,6 +69,14 @@ class RequestBody:
         ahead = 0 if self.arrived else self._limits.read_ahead_bytes
         await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
 
+    def has_room(self) -> bool:
+        """Return whether something may be made of the body."""
+        return self._charge.has_room
+
+    async def wait_room(self) -> None:
+        """Wait until `has_room`. Raise RefusedByServer if it is not so in time."""
+        await self._charge.wait_room()
+
     def grow(self, count: int) -> None:
         """Charge `count` bytes that are made of the body."""
         self._charge.grow(count)

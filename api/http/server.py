@@ -31,8 +31,8 @@ class Server:
     copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
     connections, too. `account_of` returns the account that a body is charged to; it is asked when the
     application begins to read it. `on_freed` is called when a large body is not held any longer: an
-    application says with `charge_body` of the scope how many bytes it makes of one, and calls `release_body`
-    when it has dropped all of it, before its answer.
+    application makes something of one when `has_room` of the scope says so, or after `wait_for_room`, says
+    with `charge_body` how many bytes that is, and calls `release_body` when it has dropped all of it.
     """
 
     def __init__(

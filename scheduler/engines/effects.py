@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scheduler.engines.dispatcher import Dispatcher
-from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine
+from scheduler.engines.engine import Engine
 from scheduler.errors import DeadlineExceeded, EngineLost, SchedulerError, Unavailable
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
@@ -66,10 +66,14 @@ class Effects:
         self._fail(self._requests.at(QUEUE).values(), error)
         self.carry_out()
 
-    def end_all(self, error: SchedulerError) -> None:
-        """Fail every request with `error`, and cancel those that engines have."""
-        self._fail(self._requests, error)
+    def end(self, records: Iterable[StreamRecord], error: SchedulerError) -> None:
+        """Fail these with `error`, and cancel those that engines have."""
+        self._fail(records, error)
         self.carry_out()
+
+    def end_all(self, error: SchedulerError) -> None:
+        """Do the same to every request."""
+        self.end(self._requests, error)
 
     def _fail(self, records: Iterable[StreamRecord], error: SchedulerError) -> None:
         for record in list(records):
@@ -144,14 +148,13 @@ class Effects:
             self._admission.rate.pause()
             return
         # Where there is none, requests wait for one that joins.
-        if serving := self._serving():
-            if all(one.failed or one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
-                reason = f"the engine does not start: {engine.cause}"
-                self._fail(self._requests.at(QUEUE).values(), Unavailable(reason, retry_after_seconds=10.0))
-            if all(one.hopeless for one in serving):
-                reason = "the engine was lost, and no other could be started to resume the request"
-                error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
-                self._fail(self._awaiting.values(), error)
+        if (serving := self._serving()) and all(one.hopeless for one in serving):
+            # One that waits is worth as much as one that ran: both outlive as many failed starts.
+            reason = f"the engine does not start: {engine.cause}"
+            self._fail(self._requests.at(QUEUE).values(), Unavailable(reason, retry_after_seconds=10.0))
+            reason = "the engine was lost, and no other could be started to resume the request"
+            error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
+            self._fail(self._awaiting.values(), error)
         if engine.draining:
             # Its process is not replaced: the other engines resume its requests.
             engine.stop()

@@ -33,10 +33,10 @@ def _nobody(priority: int, tenant: str, tokens: float, at: float, now: float) ->
 
 
 class Band:
-    """The waiting requests of one priority, and the service accounts of the flows in it."""
+    """The waiting requests of one priority."""
 
-    def __init__(self, config: FairnessConfig) -> None:
-        self.ledger = ServiceLedger(config.half_life_seconds, config.output_weight)
+    def __init__(self, config: FairnessConfig, ledger: ServiceLedger) -> None:
+        self.ledger = ledger
         self._config = config
         self._tenants: FlowLevel[TenantFlow] = FlowLevel()
         self._by_arrival: OrderedDict[int, Ticket] = OrderedDict()
@@ -128,6 +128,8 @@ class FairQueue:
     def __init__(self, config: FairnessConfig) -> None:
         self._config = config
         self._tickets: dict[int, Ticket] = {}
+        self._ledger = ServiceLedger(config.half_life_seconds, config.output_weight)
+        """The accounts of all bands: a tenant that spreads its requests over them has one share."""
         self._bands: OrderedDict[int, Band] = OrderedDict()
         """Bands by priority, the least recently served first."""
         self.on_charge: Charge = _nobody
@@ -163,20 +165,18 @@ class FairQueue:
 
     def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Charge a dispatched request for what it has cost until now beyond its estimate."""
-        ledger = self._bands[ticket.priority].ledger
-        if beyond := ledger.observe(ticket, uncached_tokens, output_tokens, now):
+        if beyond := self._ledger.observe(ticket, uncached_tokens, output_tokens, now):
             self.on_charge(ticket.priority, ticket.tenant, beyond, now, now)
 
     def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Replace the estimate by the final cost. Call it once for each popped request."""
         self.observe(ticket, uncached_tokens, output_tokens, now)
-        ledger = self._bands[ticket.priority].ledger
-        if refund := ledger.refund(ticket, uncached_tokens, output_tokens, now):
+        if refund := self._ledger.refund(ticket, uncached_tokens, output_tokens, now):
             self.on_charge(ticket.priority, ticket.tenant, -refund, ticket.charged_at, now)
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
         """Charge a tenant for service that it got from another queue."""
-        self._band(priority).ledger.charge_elsewhere(tenant, tokens, at, now)
+        self._ledger.charge_elsewhere(tenant, tokens, at, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """Return how many requests will be served before this one, if none arrives and every request costs
@@ -204,7 +204,7 @@ class FairQueue:
 
     def _band(self, priority: int) -> Band:
         if priority not in self._bands:
-            self._bands[priority] = Band(self._config)
+            self._bands[priority] = Band(self._config, self._ledger)
         return self._bands[priority]
 
     def _waiting(self) -> list[int]:

@@ -20,9 +20,10 @@ MOST_AT_ONCE = 256
 """A quarter of the requests that wait in a Penstock by default: others find room beside a batch."""
 _FIRST_AT_ONCE = 8
 _TRIES = 3
-"""How often a request is sent whose answer is a server's error."""
+"""How often a request is sent whose answer is a server's error, or that its own time was too short."""
 _JSON = {"content-type": "application/json"}
-_NO_ROOM = (408, 429, 502, 503, 504)
+_NO_ROOM = (429, 502, 503)
+_TOO_SLOW = 408
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _PATIENCE_SECONDS = 600.0
 """Longest time without any answer while the server has room for no request, or is away."""
@@ -82,7 +83,7 @@ class Sending:
         for line in todo:
             for _ in range(_TRIES):
                 answer = await self._ask(line, http)
-                if answer.status_code < 500:
+                if answer.status_code < 500 and answer.status_code != _TOO_SLOW:
                     break
             self.statuses[answer.status_code] += 1
             if not self._resumes_at or self.statuses.total() % self.room.total_tokens == 0:

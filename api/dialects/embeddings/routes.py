@@ -54,8 +54,7 @@ def embedding_requests(
             max_tokens=0,
             dimensions=body.dimensions or 0,
             truncate_tokens=_truncated(body.truncate_prompt_tokens),
-            priority=body.priority,
-            **caller.fields(served.adapter, body.timeout),
+            **caller.fields(served.adapter, body.timeout, body.priority),
         )
         for item in body.input[start:end]
     ]

@@ -66,9 +66,8 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
         "ignore_eos": body.ignore_eos,
         "min_tokens": body.min_tokens,
         "repetition": _repetition(body.repetition_detection),
-        "priority": body.priority,
         "cache_salt": body.cache_salt or "",
-        **caller.fields(adapter, body.timeout),
+        **caller.fields(adapter, body.timeout, body.priority),
     }
 
 

@@ -57,8 +57,7 @@ def rerank_requests(
             ),
             kind="rerank",
             max_tokens=0,
-            priority=body.priority,
-            **caller.fields(served.adapter, body.timeout),
+            **caller.fields(served.adapter, body.timeout, body.priority),
         )
         for document in body.documents[start:end]
     ]

@@ -70,7 +70,7 @@ class CompactionEncoder(ResponseEncoder):
         super().__init__(envelope, remember)
         self._choice = WholeChoice()
 
-    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+    def event(self, choice: int, event: AnswerPiece | Finished) -> Frame:
         if isinstance(event, Finished):
             self._end = event
             return b""

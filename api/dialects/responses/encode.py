@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeGuard, assert_never
 
@@ -70,23 +70,23 @@ class ResponseEncoder:
         events = ("response.created", "response.in_progress")
         return [part for name in events for part in self._parts(name, {"response": self.response})]
 
-    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+    def event(self, choice: int, event: AnswerPiece | Finished) -> Frame:
         if isinstance(event, Finished):
             self._end = event
             cut = event.reason is FinishReason.LENGTH
             return self._close("incomplete" if cut else "completed")
         self._begun = True
-        return b"".join([self._step(step, "completed") for step in self._sequence.add(event)])
+        return [part for step in self._sequence.add(event) for part in self._step(step, "completed")]
 
-    def _close(self, status: ItemStatus) -> bytes:
-        return b"".join([self._step(step, status) for step in self._sequence.end()])
+    def _close(self, status: ItemStatus) -> list[bytes | memoryview]:
+        return [part for step in self._sequence.end() for part in self._step(step, status)]
 
-    def _step(self, step: Step, status: ItemStatus) -> bytes:
+    def _step(self, step: Step, status: ItemStatus) -> Iterable[bytes | memoryview]:
         match step:
             case BlockOpened(index=index, block=block):
-                return self._opened(index, block)
+                return (self._opened(index, block),)
             case Grown(index=index, block=block, text=text, logprobs=logprobs):
-                return self._delta(index, block, text, logprobs)
+                return (self._delta(index, block, text, logprobs),)
             case BlockClosed(index=index, block=block):
                 return self._closed(index, block, status)
             case _:
@@ -138,7 +138,8 @@ class ResponseEncoder:
         head = b'{"type":"%b","sequence_number":%d,"output_index":%d,"item_id":' % (name, self._number, index)
         return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
 
-    def _closed(self, index: int, block: Block, status: ItemStatus) -> bytes:
+    def _closed(self, index: int, block: Block, status: ItemStatus) -> Iterator[bytes | memoryview]:
+        """Yield the last events of a block in parts: its log-probabilities may be megabytes."""
         # The JSON text of the deltas is used again, because four more events contain it.
         logprobs = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
         self._logprobs.clear()
@@ -149,20 +150,20 @@ class ResponseEncoder:
         match block:
             case TextBlock(text=text):
                 data = {**place, "text": text, "logprobs": logprobs}
-                done = self._event("response.output_text.done", data)
-                done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
+                yield from self._parts("response.output_text.done", data)
+                yield from self._parts("response.content_part.done", {**place, "part": part(block, logprobs)})
             case ReasoningBlock(text=text) if self._is_summary(block):
-                done = self._event("response.reasoning_summary_text.done", {**place, "text": text})
+                yield self._event("response.reasoning_summary_text.done", {**place, "text": text})
                 data = {**place, "part": summary_part(block)}
-                done += self._event("response.reasoning_summary_part.done", data)
+                yield self._event("response.reasoning_summary_part.done", data)
             case ReasoningBlock(text=text):
-                done = self._event("response.reasoning_text.done", {**place, "text": text})
-                done += self._event("response.content_part.done", {**place, "part": part(block)})
+                yield self._event("response.reasoning_text.done", {**place, "text": text})
+                yield self._event("response.content_part.done", {**place, "part": part(block)})
             case ToolCallBlock():
-                done = self._called(block, place)
+                yield self._called(block, place)
             case _:
                 assert_never(block)
-        return done + self._event("response.output_item.done", {"output_index": index, "item": item})
+        yield from self._parts("response.output_item.done", {"output_index": index, "item": item})
 
     def _called(self, block: ToolCallBlock, place: dict[str, Any]) -> bytes:
         """Return the end of a call's own events; the API's own tools have none."""
@@ -199,7 +200,7 @@ class ResponseEncoder:
         """Store a cancelled response with its output so far, and a failed one if its client learns of it
         nowhere else."""
         if error.code == ResponseCancelled.code:
-            return [self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
+            return [*self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
         self.response = self._envelope.response("failed", self._items, error=error)
         if self._envelope.background:
             self._remember("failed", json_text(self.response), self._blocks)

@@ -16,6 +16,8 @@ _MEDIA = frozenset(("image_url", "url", "file_data", "data", "result"))
 LONGEST_LINK = 2048
 """Longer values of these members are data: the server keeps none of it."""
 MAX_PAGE = 100
+PAGE_BYTES = 1 << 20
+"""A page ends behind the item with which it is as long: each reader has a copy for as long as it reads."""
 _ID_KINDS = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 _ADDING = ("additional_tools", "tool_search_output")
 
@@ -101,14 +103,18 @@ class Page:
             found = found[_place(found, self.after, "after") + 1 :]
         if self.before is not None:
             found = found[: _place(found, self.before, "before")]
-        page = found[: self.limit]
+        page, size = list[bytes](), 0
+        for item in found[: self.limit]:
+            page.append(encoded(item))
+            if (size := size + len(page[-1])) >= PAGE_BYTES:
+                break
         ends = {
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
+            "first_id": found[0]["id"] if page else None,
+            "last_id": found[len(page) - 1]["id"] if page else None,
             "has_more": len(found) > len(page),
         }
         head = encoded({"object": "list", **ends})[:-1]
-        return head + b',"data":' + list_json(page) + b"}"
+        return head + b',"data":[' + b",".join(page) + b"]}"
 
 
 def _place(items: Sequence[dict[str, Any]], item_id: str, param: str) -> int:

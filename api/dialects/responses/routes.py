@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -41,7 +41,7 @@ from api.dialects.responses.tools import Offered
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import Served, ServedModels
 from scheduler.errors import InvalidRequest
-from scheduler.request import GenerationRequest, Message
+from scheduler.request import PRIORITIES, GenerationRequest, Message
 
 _LOWERED_BY = ("top_logprobs", "max_output_tokens")
 
@@ -173,6 +173,8 @@ def _add_creation(
         in_background = body.background is True
         asked, work = await _asked(body, caller, work, served, stored)
         request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
+        if in_background and "priority" not in body.model_fields_set:
+            request = replace(request, priority=PRIORITIES[-1])
         envelope = Envelope(request.public_id, int(time.time()), served.name, asked.echo, in_background)
         remember = partial(asked.remember, stored.store, caller.tenant, in_background)
         hold = asked.hold(running, stored.store, caller.tenant)

@@ -3,6 +3,7 @@ conversation has one at a time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias
@@ -15,13 +16,15 @@ from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
 from api.dialects.responses.event_log import EventLog
-from scheduler.errors import Unavailable
+from scheduler.errors import TenantLimit, Unavailable
 from scheduler.events import Failed, StreamEvent
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
 _log = structlog.get_logger("responses")
 
+MAX_BACKGROUND = 64
+"""Responses of one tenant that wait or are made in the background: their clients hold no connections."""
 Hold: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Holds the conversation of a response while that is made."""
 
@@ -34,6 +37,7 @@ class RunningResponses:
         self._held: set[tuple[str, str]] = set()
         """The conversations that have a response, by tenant."""
         self._nursery: trio.Nursery | None = None
+        self._in_background: Counter[str] = Counter()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. Before that, requests have ended (`Scheduler.end_all`), and with them all
@@ -47,7 +51,19 @@ class RunningResponses:
         called when it is over."""
         if self._nursery is None:
             raise Unavailable("the server does not make responses in the background yet")
-        await self._nursery.start(stream.run_alone, keep)
+        tenant = stream.tenant
+        if self._in_background[tenant] >= MAX_BACKGROUND:
+            why = f"Rate limit reached: {MAX_BACKGROUND} responses of this tenant are in the background"
+            raise TenantLimit(why, retry_after_seconds=10.0)
+
+        async def counted(task_status: trio.TaskStatus[None]) -> None:
+            self._in_background[tenant] += 1
+            try:
+                await stream.run_alone(keep, task_status)
+            finally:
+                self._in_background[tenant] -= 1
+
+        await self._nursery.start(counted)
 
     @contextmanager
     def entered(self, tenant: str, response_id: str, stream: StoppableStream) -> Iterator[None]:
@@ -92,6 +108,7 @@ class StoppableStream(EventStream):
         self._hold = hold
         self.log = log
         self._key = (request.tenant, request.public_id)
+        self.tenant = request.tenant
         self._stopped = False
         self._waiting = trio.CancelScope()
         self._over = trio.Event()

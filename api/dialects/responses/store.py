@@ -1,8 +1,9 @@
-"""The stored responses and conversations: in memory, bounded, evicted in order of last use."""
+"""The stored responses and conversations: in memory and bounded. The tenant that holds most loses first, in
+order of last use."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
 _json = msgspec.json.Encoder()
+CONVERSATION = "conv"
+"""How a conversation's id begins."""
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 64
 """The interpreter's overhead for a response, and for each of its texts."""
@@ -51,6 +54,8 @@ class Stored:
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
     background: bool = False
+    is_kept: bool = False
+    """Whether a client asked to have it kept: a conversation, or a response in the background."""
     events: EventLog | None = None
     """The events of a response that was streamed in the background."""
 
@@ -93,7 +98,9 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._stored: OrderedDict[tuple[str, str], Stored] = OrderedDict()
-        self.bytes = 0
+        self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        """By tenant."""
 
     @classmethod
     def by_default(cls) -> ResponseStore:
@@ -125,12 +132,13 @@ class ResponseStore:
         texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}
         charged = _ENTRY_BYTES + sum(len(text) + _TEXT_BYTES for text in texts.values())
         charged += 0 if events is None else events.bytes
-        stored = Stored(body_json, turns, charged, background, events)
+        kept = background or stored_id.startswith(CONVERSATION)
+        stored = Stored(body_json, turns, charged, background, kept, events)
         fits = self.keeps and charged <= self._max_bytes
         if fits:
             self.delete(tenant, stored_id)
             self._stored[tenant, stored_id] = stored
-            self.bytes += charged
+            self._charge(tenant, 1, charged)
             self._evict()
         return fits
 
@@ -149,10 +157,24 @@ class ResponseStore:
         """Return whether it was there. What continued it keeps its messages."""
         found = self._stored.pop((tenant, stored_id), None)
         if found is not None:
-            self.bytes -= found.charged_bytes
+            self._charge(tenant, -1, -found.charged_bytes)
         return found is not None
 
+    def _charge(self, tenant: str, count: int, charged_bytes: int) -> None:
+        self._counts[tenant] += count
+        self._bytes[tenant] += charged_bytes
+        if not self._counts[tenant]:
+            del self._counts[tenant], self._bytes[tenant]
+
     def _evict(self) -> None:
-        while len(self._stored) > self._max_responses or self.bytes > self._max_bytes:
-            _, oldest = self._stored.popitem(last=False)
-            self.bytes -= oldest.charged_bytes
+        while (crowded := len(self._stored) > self._max_responses) or self.bytes > self._max_bytes:
+            held = self._counts if crowded else self._bytes
+            tenant = max(held, key=held.__getitem__)
+            of_tenant = [(key, stored) for key, stored in self._stored.items() if key[0] == tenant]
+            # What is stored by default goes before what somebody asked to be kept.
+            (_, stored_id), _ = min(of_tenant, key=lambda one: one[1].is_kept)
+            self.delete(tenant, stored_id)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes.total()

@@ -57,6 +57,7 @@ OPERATIONS = (
     ("GET", "/metrics"),
     ("GET", "/v1/scheduler"),
     ("GET", "/v1/scheduler/requests/{request_id}"),
+    ("DELETE", "/v1/scheduler/requests/{request_id}"),
     ("POST", "/v1/responses/compact"),
     ("POST", "/v1/responses/input_tokens"),
     ("GET", "/v1/responses/{response_id}/input_items"),

@@ -104,8 +104,9 @@ ENVELOPE = Envelope("resp_1", 7, "m", Echo.of(CreateResponse(input="x"), Samplin
 
 def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:
     encoder = ResponseEncoder(ENVELOPE, lambda *_: None)
-    body = b"".join([*encoder.start(9), *(encoder.event(0, piece) for piece in found)])
-    body += b"".join([encoder.event(0, finished(reason)), *encoder.finish(USAGE)])
+    frames = [encoder.start(9), *(encoder.event(0, piece) for piece in found)]
+    frames += [encoder.event(0, finished(reason)), encoder.finish(USAGE)]
+    body = b"".join([frame if isinstance(frame, bytes) else b"".join(frame) for frame in frames])
     return {**response_of(named_events(body.decode())), "completed_at": None}
 
 

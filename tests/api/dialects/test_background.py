@@ -11,7 +11,9 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.access.identity import Identity
+from api.dialects.responses.running import MAX_BACKGROUND
 from api.dialects.responses.store import ResponseStore
+from scheduler.request import PRIORITIES
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import client_of
@@ -163,3 +165,28 @@ async def test_tenants_do_not_see_each_others(autojump_clock: trio.testing.MockC
             assert (await asked).status_code == 404
         assert (await client.get(path, headers=headers)).status_code == 200
         await client.delete(path, headers=headers)
+
+
+@trio_test
+async def test_a_tenant_has_a_bound_on_what_it_leaves_behind(autojump_clock: trio.testing.MockClock) -> None:
+    """They wait behind all others unless they ask for more, and an operator can end each by its id."""
+    scheduler = slow(max_slots=1, lookahead=0)
+    async with running(scheduler), client_of(scheduler, identity=Identity("x-tenant")) as client:
+        begun = [await client.post("/v1/responses", json=LONG, headers={"x-tenant": "a"}) for _ in range(65)]
+        assert [one.status_code for one in begun] == [200] * MAX_BACKGROUND + [429]
+        assert begun[-1].json()["error"]["code"] == "rate_limit_exceeded"
+        other = await client.post("/v1/responses", json={**LONG, "priority": 0}, headers={"x-tenant": "b"})
+        assert other.status_code == 200
+        priorities = {flow.tenant: flow.priority for flow in scheduler.queue.statistics(0.0).flows}
+        assert priorities == {"a": PRIORITIES[-1], "b": 0}
+        for one in begun[:-1]:
+            path = f"/v1/scheduler/requests/{one.json()['id']}"
+            assert (await client.delete(path)).json()["ended"] == 1
+            await trio.sleep(1)
+            assert (await client.delete(path)).status_code == 404
+        found = await client.get(f"/v1/responses/{begun[0].json()['id']}", headers={"x-tenant": "a"})
+        assert found.json()["status"] == "failed"
+        assert "operator" in found.json()["error"]["message"]
+        assert len(scheduler.queue) == 0
+        again = await client.post("/v1/responses", json=LONG, headers={"x-tenant": "a"})
+        assert again.status_code == 200

@@ -273,6 +273,35 @@ def test_the_store_is_bounded_by_count_and_bytes() -> None:
     assert (len(store), store.bytes) == (0, 0)
 
 
+def test_the_tenant_that_holds_most_loses_first() -> None:
+    """By number or by bytes, as is the bound; conversations and responses in the background go after
+    what is stored by default."""
+    text = Turn(messages_json([{"role": "user", "content": "x" * 2000}]))
+    store = ResponseStore(max_responses=6, max_bytes=40_000)
+    store.put("quiet", "conv_1", b"{}", None)
+    store.put("quiet", "resp_1", b"{}", None, background=True)
+    for number in range(50):
+        store.put("flood", f"conv_{number}", b"{}", None)
+    assert store.get("quiet", "conv_1") is not None
+    assert store.get("quiet", "resp_1") is not None
+    assert [store.get("flood", f"conv_{number}") is not None for number in (45, 46, 49)] == [
+        False,
+        True,
+        True,
+    ]
+    store = ResponseStore(max_responses=99, max_bytes=20_000)
+    store.put("quiet", "resp_1", b"{}", None, text)
+    store.put("flood", "conv_1", b"{}", None, text)
+    store.put("flood", "resp_0", b"{}", None, text, background=True)
+    for number in range(1, 50):
+        store.put("flood", f"resp_{number}", b"{}", None, text)
+    assert store.get("quiet", "resp_1") is not None
+    assert store.get("flood", "conv_1") is not None
+    assert store.get("flood", "resp_0") is not None
+    assert store.get("flood", "resp_1") is None
+    assert store.get("flood", "resp_49") is not None
+
+
 def test_a_stored_response_is_charged_what_it_holds() -> None:
     """Objects of 20,000 short messages take ten times their text; the bound is one of memory."""
     messages = [{"role": "user", "content": chr(97 + number % 26)} for number in range(20_000)]

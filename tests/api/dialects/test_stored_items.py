@@ -14,7 +14,7 @@ from openai.types.responses import ResponseInputItemParam
 from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER
-from api.dialects.responses.input_items import Page, kept
+from api.dialects.responses.input_items import PAGE_BYTES, Page, kept
 from api.dialects.responses.items import compaction_item
 from tests.api.client import client_of
 from tests.api.dialects.test_chat_tools import HERMES, SAID
@@ -70,17 +70,21 @@ async def test_the_official_client_lists_items(autojump_clock: trio.testing.Mock
 
 @given(
     order=st.sampled_from(["asc", "desc"]),
-    size=st.integers(0, 12),
+    lengths=st.lists(st.sampled_from([0, 20, PAGE_BYTES // 3, PAGE_BYTES + 1]), max_size=12),
     limit=st.integers(1, 5),
 )
-@settings(max_examples=examples(50))
-def test_pages_are_the_list(order: Any, size: int, limit: int) -> None:
-    """Each item once, in order, whatever the page's size; `before` ends a page before an item."""
-    items = [{"id": f"msg_{number}", "type": "message"} for number in range(size)]
+@settings(max_examples=examples(50), deadline=None)
+def test_pages_are_the_list(order: Any, lengths: list[int], limit: int) -> None:
+    """Each item once, in order, whatever the page's size; `before` ends a page before an item. A page ends
+    behind the item with which it is a mebibyte: readers hold copies."""
+    size = len(lengths)
+    items = [{"id": f"msg_{number}", "type": "message", "a": "a" * n} for number, n in enumerate(lengths)]
     read: list[str] = []
     after = None
     for _ in range(size + 1):
-        page = msgspec.json.decode(Page(order, after, None, limit).json_of(items))
+        text = Page(order, after, None, limit).json_of(items)
+        page = msgspec.json.decode(text)
+        assert len(text) < PAGE_BYTES + 1000 + max(lengths, default=0)
         read += [item["id"] for item in page["data"]]
         assert len(page["data"]) <= limit
         if not page["has_more"]:

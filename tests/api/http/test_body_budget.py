@@ -114,6 +114,34 @@ async def test_room_is_there_again_when_the_application_drops_a_body(
 
 
 @trio_test
+async def test_what_is_made_of_bodies_is_charged_and_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A body of 100 KB becomes 3 MB: all are read, but things are made of one at a time."""
+    made = most = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal made, most
+        await read_body(receive)
+        while not scope["has_room"]():
+            await scope["wait_for_room"]()
+        scope["charge_body"](3 * MEGABYTE)
+        made += 1
+        most = max(most, made)
+        await trio.sleep(1)
+        made -= 1
+        scope["release_body"]()
+        await respond(send, b"read")
+
+    async with serving(app, LIMITS) as site:
+        clients = [site.connect() for _ in range(4)]
+        for client in clients:
+            await client.send(post(bytes(100_000)))
+        assert [(await client.read_response()).status for client in clients] == [200] * 4
+    assert most == 1
+
+
+@trio_test
 async def test_a_client_that_leaves_gives_its_room_back(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(echo, LIMITS) as site:
         leaving = [site.connect() for _ in range(4)]

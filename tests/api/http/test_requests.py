@@ -41,6 +41,8 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
     (scope,) = scopes
     assert callable(scope.pop("release_body"))
     assert callable(scope.pop("charge_body"))
+    assert callable(scope.pop("wait_for_room"))
+    assert scope.pop("has_room")()
     assert scope == {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from itertools import count
+from itertools import count, cycle
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,7 @@ _arrivals = st.tuples(st.sampled_from("ABC"), st.sampled_from("xyz"), st.integer
     history=st.lists(st.one_of(_arrivals, st.none()), max_size=40),
     waiting=st.lists(_arrivals, min_size=1, max_size=20),
     newcomer=_arrivals,
+    priority=st.integers(-1, 1),
     tokens=sizes,
     seconds_per_token=st.sampled_from([0.0, 0.001, 0.01]),
 )
@@ -173,18 +175,24 @@ def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
     history: list[tuple[str, str, int] | None],
     waiting: list[tuple[str, str, int]],
     newcomer: tuple[str, str, int],
+    priority: int,
     tokens: int,
     seconds_per_token: float,
 ) -> None:
-    """Whatever was served before (None serves one): `ahead_of` and the queue rank flows alike."""
+    """Whatever was served before in any band (None serves one): `ahead_of` and the queue rank flows alike.
+    What is served from another band meanwhile is charged to the same accounts, and changes the order."""
     server = Server(FairnessConfig(aging_seconds=1e9), seconds_per_token)
-    for event in [*history, *waiting]:
+    for event in history:
         if event is not None:
             server.push(ticket(*event[:2], priority=event[2], tokens=tokens, at=server.now))
         elif len(server.queue):
             server.serve()
-    expected = server.queue.ahead_of_next(*newcomer, server.now)
-    newest = ticket(*newcomer[:2], priority=newcomer[2], tokens=tokens, at=server.now)
+    while len(server.queue):
+        server.serve()
+    for one in waiting:
+        server.push(ticket(*one[:2], priority=priority, tokens=tokens, at=server.now))
+    expected = server.queue.ahead_of_next(*newcomer[:2], priority, server.now)
+    newest = ticket(*newcomer[:2], priority=priority, tokens=tokens, at=server.now)
     server.push(newest)
     assert server.queue.ahead_of(newest.request_id, server.now) == expected
     places = {one: server.queue.ahead_of(one, server.now) for one in server.queue._tickets}
@@ -251,3 +259,20 @@ def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ti
         f" {(time.perf_counter() - turned) / 100 * 1e6:.1f} us"
     )
     assert all(ahead is not None for ahead in asked)
+
+
+def test_a_tenant_gets_no_more_by_spreading_its_requests_over_priorities() -> None:
+    """With accounts of their own for each band it got eleven shares: the other 40 % instead of half."""
+    server, waiting, served = Server(FairnessConfig(aging_seconds=5.0), 0.001), Counter[str](), Counter[str]()
+    spread = cycle(range(11))
+    for _ in range(400):
+        while waiting["A"] < 22:
+            server.push(ticket("A", "s", priority=next(spread), tokens=500, at=server.now))
+            waiting["A"] += 1
+        while waiting["B"] < 2:
+            server.push(ticket("B", "s", priority=0, tokens=500, at=server.now))
+            waiting["B"] += 1
+        tenant = server.serve().tenant
+        waiting[tenant] -= 1
+        served[tenant] += 1
+    assert served["B"] >= 190
