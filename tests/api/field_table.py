@@ -1,4 +1,4 @@
-"""The tables of fields in `api/FIELDS.md`, generated from the schemas: `python -m tests.api.field_table`.
+"""The tables of `api/FIELDS.md`, of fields that differ: `python -m tests.api.field_table` writes them.
 
 What the official client can send is in a schema, if only to be refused by name.
 """
@@ -80,45 +80,40 @@ DIALECTS = (
 )
 
 
-def table(dialect: Dialect) -> str:
-    rows = [f"| `{row.path}` | {row.says} |" for row in fields(dialect.schema)]
-    return "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *rows])
+def tables() -> dict[str, str]:
+    """Return the table of each heading. What an earlier one has is not said again."""
+    found: dict[str, str] = {}
+    listed: set[tuple[str, str]] = set()
+    for dialect in DIALECTS:
+        rows = [row for row in differing(dialect.schema) if row not in listed]
+        listed.update(rows)
+        lines = [f"| `{path}` | {standing} |" for path, standing in rows]
+        found[dialect.heading] = "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *lines])
+    return found
 
 
-@dataclass(frozen=True)
-class Row:
-    path: str
-    says: str
-    """Standing and remark, as two cells."""
+def differing(schema: type[Body]) -> list[tuple[str, str]]:
+    """Return path and standing of each field that is not supported as the API has it: in the first place in
+    which it stands."""
+    found: list[tuple[str, str]] = []
+    seen: set[type[BaseModel]] = set()
 
+    def visit(model: type[BaseModel], prefix: str) -> None:
+        seen.add(model)
+        found.extend((prefix + name, refused) for name, refused in _refusals(model))
+        for name, field in model.model_fields.items():
+            path, standing = prefix + (field.alias or name), _standing(field.metadata)
+            # Members without effect are many, and say so in the answer's header.
+            if standing and not (prefix and any(isinstance(mark, WithoutEffect) for mark in field.metadata)):
+                found.append((path, standing))
+            if not any(isinstance(mark, WithoutEffect) for mark in field.metadata):
+                # An absent value has no members.
+                for inner, suffix in models_in(field.annotation, ""):
+                    if inner not in seen:
+                        visit(inner, f"{path}{suffix}.")
 
-def fields(schema: type[BaseModel], *, folded: bool = True) -> list[Row]:
-    """All fields of `schema`. `folded`: what stands in several places is listed at the first, and the others
-    refer to it."""
-    return list(_rows(schema, "", {} if folded else None))
-
-
-def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Row] | None) -> Iterator[Row]:
-    """`listed`: where the models are listed that have been, and what is said of their field."""
-    yield from (Row(prefix + name, says) for name, says in _refusals(schema))
-    for name, field in schema.model_fields.items():
-        row = Row(prefix + (field.alias or name), _standing(field.metadata))
-        found = list(models_in(field.annotation, ""))
-        if any(isinstance(mark, WithoutEffect) for mark in field.metadata):
-            # An absent value has no members.
-            found = []
-        if not _refers(row, found, listed):
-            yield row
-        for model, suffix in found:
-            # If there are several kinds, each by the type that selects it: `content[text]`.
-            inside = suffix if len(found) == 1 else suffix.removesuffix("[]") + f"[{_tag(model)}]"
-            place = f"{row.path}{inside}"
-            if listed is not None and model in listed:
-                yield Row(place, f"as `{listed[model].path}` |")
-                continue
-            if listed is not None:
-                listed[model] = Row(place, row.says)
-            yield from _rows(model, f"{place}.", listed)
+    visit(schema, "")
+    return found
 
 
 def _refusals(schema: type[BaseModel]) -> Iterator[tuple[str, str]]:
@@ -142,16 +137,6 @@ def refusals() -> str:
     return "\n".join([REFUSALS, "| field | | |", "|---|---|---|", *rows])
 
 
-def _refers(
-    row: Row, found: list[tuple[type[BaseModel], str]], listed: dict[type[BaseModel], Row] | None
-) -> bool:
-    """Whether a reference says all of this field."""
-    if listed is None or len(found) != 1 or found[0][1]:
-        return False
-    first = listed.get(found[0][0])
-    return first is not None and first.says == row.says
-
-
 def _standing(metadata: Sequence[Any]) -> str:
     for mark in metadata:
         match mark:
@@ -164,7 +149,7 @@ def _standing(metadata: Sequence[Any]) -> str:
                 return f"accepted without effect | {why}"
             case _:
                 pass
-    return "supported |"
+    return ""
 
 
 def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
@@ -173,12 +158,6 @@ def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], s
         yield annotation, suffix
     for argument in get_args(annotation):
         yield from models_in(argument, suffix + ("[]" if _is_list(annotation) else ""))
-
-
-def _tag(model: type[BaseModel]) -> str:
-    """Return the type that selects the model, or the model's name where it stands for many types."""
-    types = get_args(model.model_fields["type"].annotation)
-    return types[0] if types and isinstance(types[0], str) else model.__name__
 
 
 def _is_list(annotation: Any) -> bool:
@@ -204,8 +183,8 @@ def rewrite(text: str) -> str:
     """Return `text` with every table as the schemas have it now."""
     text = replace_table(text, SPELLINGS + "\n", spellings())
     text = replace_table(text, REFUSALS + "\n", refusals())
-    for dialect in DIALECTS:
-        text = replace_table(text, dialect.heading + "\n", table(dialect))
+    for heading, table in tables().items():
+        text = replace_table(text, heading + "\n", table)
     return text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from api.bodies.fields import UNSUPPORTED, WithoutEffect
 from api.bodies.unsupported import Unsupported
 from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.client import client_of
-from tests.api.field_table import DIALECTS, PAGE, Dialect, Row, fields, models_in, rewrite
+from tests.api.field_table import DIALECTS, PAGE, Dialect, models_in, rewrite
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.notations import form
@@ -25,28 +24,6 @@ def test_the_tables_are_true() -> None:
     """`python -m tests.api.field_table` regenerates them."""
     text = PAGE.read_text()
     assert rewrite(text) == text
-
-
-@pytest.mark.parametrize("dialect", DIALECTS, ids=[dialect.heading for dialect in DIALECTS])
-def test_a_reference_says_all_that_it_stands_for(dialect: Dialect) -> None:
-    """With the rows that it refers to in its place, the table has each field in each place."""
-    rows = fields(dialect.schema)
-
-    def written_out(row: Row) -> list[Row]:
-        if not (refers := re.fullmatch("as `(.+)` \\|", row.says)):
-            return [row]
-        first = refers[1]
-        there = [one for one in rows if one.path == first or one.path.startswith((f"{first}.", f"{first}["))]
-        assert there
-        return [
-            found
-            for one in there
-            for found in written_out(Row(row.path + one.path.removeprefix(first), one.says))
-        ]
-
-    every = [found for row in rows for found in written_out(row)]
-    assert every == fields(dialect.schema, folded=False)
-    assert len({row.path for row in every}) == len(every)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=[dialect.heading for dialect in DIALECTS])

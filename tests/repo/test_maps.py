@@ -74,7 +74,7 @@ QUESTIONS |= {
     "What happens on SIGTERM?": ("api/serving.py", "serve"),
     "What does the live page get?": ("api/admin/live.py", "LiveFeed"),
     "What does `penstock doctor` find?": ("api/cli/doctor/findings.py", "findings"),
-    "How does `penstock pull` resume?": ("api/cli/models/download.py", "Download"),
+    "How does `penstock pull` resume?": ("api/cli/models/pull.py", "fetch"),
     "What is in the systemd unit?": ("api/cli/service.py", "units"),
     "How is a chat template rendered?": ("scheduler/prompt/chat_template.py", "renderer"),
     "Which engine gets a request?": ("scheduler/engines/placement.py", "least_seconds"),

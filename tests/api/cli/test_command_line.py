@@ -19,7 +19,7 @@ STAGES = {
     "doctor": "api.cli.doctor.command.gather",
     "launch claude": "api.cli.launch.command.address",
     "models": "api.cli.models.disk_models.find",
-    "pull owner/small": "api.cli.models.pull.list_files",
+    "pull owner/small": "api.cli.models.pull.disk_models.hub_cache",
     "service status": "api.cli.service.subprocess.run",
 }
 """Where a command's work begins."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from api import assembly
-from api.cli.models.hub import check_id
+from api.cli.models.pull import fetch
 from api.cli.models.reading import find_one
 from api.options.model_list import models_of
 from api.options.options import load
@@ -45,7 +45,7 @@ def test_a_name_like_ours_is_taken_for_a_slip(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for asked in (lambda: found(model=name), lambda: check_id(name), lambda: find_one(name)):
+    for asked in (lambda: found(model=name), lambda: fetch(name, "main"), lambda: find_one(name)):
         with pytest.raises(StartupError, match="did you mean smollm2"):
             asked()
     with pytest.raises(StartupError, match=r"lists the models on this machine$"):

@@ -1,20 +1,24 @@
-"""`penstock pull` as a process: what it prints, what it leaves, and how it ends."""
+"""`penstock pull` from a hub on the loopback: whole, cut, damaged, refused, and onto a disk that is full."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import constants
 
+from api.cli.errors import OperatorError
+from api.cli.models import pull
 from api.cli.models.disk_models import find
-from api.cli.models.hub import HubFile
-from api.download_progress import ProgressLines
+from scheduler.errors import StartupError
+from scheduler.prompt import model_folder
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import model_files, weights
 
@@ -23,27 +27,17 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    with running(FakeHub(model_files() | {WEIGHTS: weights(2_000_000)}, token="hf_right")) as started:
+    files = model_files() | {WEIGHTS: weights(2_000_000), "model.bin": b"no", "README.md": b"terms"}
+    with running(FakeHub(files, token="hf_right")) as started:
         yield started
 
 
-def environment(hub: FakeHub, home: Path) -> dict[str, str]:
-    """Nothing of this user's, and the token."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    return {
-        **kept,
-        "HOME": str(home),
-        "HF_ENDPOINT": hub.url,
-        "HF_TOKEN": "hf_right",
-        "NO_PROXY": "127.0.0.1",
-        "PYTHONPATH": str(Path(__file__).parents[4]),
-    }
-
-
-def started(hub: FakeHub, home: Path, *arguments: str) -> subprocess.Popen[str]:
+def started(hub: FakeHub, home: Path, *arguments: str, token: str = "hf_right") -> subprocess.Popen[str]:
+    kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
+    own = {"HOME": str(home), "HF_ENDPOINT": hub.url, "HF_TOKEN": token, "NO_PROXY": "127.0.0.1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "api", "pull", *arguments],
-        env=environment(hub, home),
+        [sys.executable, "-m", "api", "pull", *(arguments or ("owner/small",))],
+        env={**kept, **own, "PYTHONPATH": str(Path(__file__).parents[4])},
         cwd=home,
         text=True,
         stdout=subprocess.PIPE,
@@ -53,56 +47,118 @@ def started(hub: FakeHub, home: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_pull_says_what_it_did_and_one_that_is_stopped_goes_on(hub: FakeHub, tmp_path: Path) -> None:
-    """Ctrl-C is 130 without a traceback; what came is kept, and said on the next call."""
-    hub.stalled_after[WEIGHTS] = 1_500_000
-    first = started(hub, tmp_path, "owner/small")
-    assert hub.stalls.wait(60)
-    while not any(half.stat().st_size for half in tmp_path.rglob(f"{hub.etag(WEIGHTS)}.incomplete")):
-        assert first.poll() is None
-        time.sleep(0.02)
-    first.send_signal(signal.SIGINT)
-    stdout, stderr = first.communicate(timeout=60)
-    assert (first.returncode, stdout) == (130, "")
-    assert stderr.splitlines()[-1].startswith("stopped; what came is kept")
-    assert "Traceback" not in stderr
+def pulled(hub: FakeHub, home: Path, *arguments: str, token: str = "hf_right") -> tuple[int, str, str]:
+    process = started(hub, home, *arguments, token=token)
+    stdout, stderr = process.communicate(timeout=100)
+    return process.returncode, stdout, stderr
 
+
+def listed(home: Path) -> list[str]:
+    found = find(cache=home / ".cache/huggingface/hub", dialects=False)
+    return [model.name for model in found if model.is_model and model.source == "hub"]
+
+
+def test_a_connection_that_is_cut_costs_nothing_but_time(hub: FakeHub, tmp_path: Path) -> None:
+    """Every file is there, as the hub has it; what a model is not served from stays there."""
+    hub.cut_after[WEIGHTS] = 1_500_000
+    code, stdout, stderr = pulled(hub, tmp_path)
+    assert (code, "serve --model owner/small" in stdout) == (0, True), stderr
+    assert listed(tmp_path) == ["owner/small"]
+    (folder,) = tmp_path.rglob("snapshots/*")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        name: content for name, content in hub.files.items() if name != "model.bin"
+    }
+
+
+def test_one_that_is_stopped_ends_at_once_and_goes_on(hub: FakeHub, tmp_path: Path) -> None:
+    """Ctrl-C is 130 without a traceback, although the hub's library would wait for its threads."""
+    hub.stalled_after[WEIGHTS] = 1_500_000
+    first = started(hub, tmp_path)
+    assert hub.stalls.wait(60)
+    first.send_signal(signal.SIGINT)
+    stdout, stderr = first.communicate(timeout=20)
+    assert (first.returncode, stdout, "Traceback" in stderr) == (130, "", False)
+    assert stderr.splitlines()[-1].startswith("stopped; what came is kept")
     hub.stalled_after.clear()
-    second = started(hub, tmp_path, "owner/small")
-    stdout, stderr = second.communicate(timeout=60)
-    assert (second.returncode, f"{WEIGHTS}: goes on at " in stderr) == (0, True)
-    assert hub.asked[-1][2].startswith("bytes=")
-    assert f"{WEIGHTS}: 4.0 MB, checksum right" in stderr
-    assert "files checked: 1 by SHA-256, 4 were here already" in stdout
-    assert "penstock serve --model owner/small" in stdout
-    assert [path.name for path in tmp_path.iterdir()] == [".cache"]
-    cache = tmp_path / ".cache/huggingface/hub"
-    listed = find(cache=cache, dialects=False)
-    assert [model.name for model in listed if model.is_model and model.source == "hub"] == ["owner/small"]
+    assert pulled(hub, tmp_path)[0] == 0
+    assert listed(tmp_path) == ["owner/small"]
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
+def test_a_damaged_file_is_refused_and_deleted(file: str, hub: FakeHub, tmp_path: Path) -> None:
+    """By SHA-256, or git's checksum of small files, which the hub's library takes as they come. The next pull
+    has it right."""
+    hub.damaged[file] = 1
+    code, _, stderr = pulled(hub, tmp_path)
+    assert (code, f"{file} is damaged" in stderr) == (1, True), stderr
+    assert pulled(hub, tmp_path)[0] == 0
+    assert all(path.read_bytes() == hub.files[file] for path in tmp_path.rglob(file))
 
 
 def test_what_cannot_be_pulled_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
-    """Exit 1, nothing left behind."""
-    process = started(hub, tmp_path, "owner/none")
-    stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (1, "")
-    assert stderr.startswith("penstock: the hub has no model 'owner/none'")
-    assert not list(tmp_path.iterdir())
+    for arguments, token, words in (
+        (("owner/none",), "hf_right", "the hub has no model 'owner/none'"),
+        (("owner/small", "--revision", "v9"), "hf_right", "has no revision 'v9'"),
+        (("small",), "hf_right", "is no hub id"),
+        (("owner/small",), "hf_wrong", "is gated: accept its terms"),
+    ):
+        code, stdout, stderr = pulled(hub, tmp_path, *arguments, token=token)
+        assert (code, stdout) == (1, "")
+        assert words in stderr
+        assert "Traceback" not in stderr
+    assert listed(tmp_path) == []
 
 
-def test_lines_have_a_rate_where_nobody_watches_a_bar() -> None:
-    """One every ten seconds, of what came since the last; what was there already is no rate."""
-    said, now = list[str](), [0.0]
-    lines = ProgressLines(10_000_000_000, said.append, lambda: now[0])
-    file = HubFile(WEIGHTS, 10_000_000_000, "a" * 64)
-    lines.begin(file, 2_000_000_000)
-    for second in range(1, 21):
-        now[0] = float(second)
-        lines.advance(file, 100_000_000)
-    lines.done(file)
-    assert said == [
-        f"{WEIGHTS}: goes on at 2.0 GB of 10 GB",
-        "3.0 GB of 10 GB, 100 MB/s",
-        "4.0 GB of 10 GB, 100 MB/s",
-        f"{WEIGHTS}: 10 GB, checksum right",
-    ]
+@pytest.fixture
+def here(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In this process."""
+    hub.token = ""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    return tmp_path / "hub"
+
+
+def test_a_model_that_cannot_be_served_costs_no_gigabytes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.files["config.json"] = b'{"model_type": "none_such"}'
+    code, _, stderr = pulled(hub, tmp_path)
+    assert (code, "not downloaded" in stderr, "none_such" in stderr) == (1, True, True)
+    assert not any(path.endswith(WEIGHTS) for _, path, _ in hub.asked)
+
+
+def test_a_disk_without_room_is_refused_before_a_byte(
+    hub: FakeHub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=260_000_000))
+    with pytest.raises(OperatorError, match=r"needs 4\.2 MB more in .* 268 MB (.|\n)*260 MB are free"):
+        pull.fetch("owner/small", "main")
+    assert not here.exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"config.json": b"{}", "a.gguf": b""}, r"no model\*.safetensors, only .gguf files"),
+        ({"model.safetensors": b"1"}, "holds no config.json"),
+    ],
+)
+def test_a_repository_that_is_no_model_is_refused(
+    files: dict[str, bytes], words: str, hub: FakeHub, here: Path
+) -> None:
+    hub.files = files
+    with pytest.raises(OperatorError, match=words):
+        pull.fetch("owner/small", "main")
+
+
+@pytest.mark.parametrize("why", ["no network", "offline", "no such model"])
+def test_serve_says_of_a_hub_what_pull_says(
+    why: str, hub: FakeHub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's library wraps some of these in one that speaks of its cache alone."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", why == "offline")
+    if why == "no network":
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(OperatorError) as caught:
+        pull.fetch("owner/none", "main")
+    with pytest.raises(StartupError) as served:
+        model_folder.find("owner/none")
+    assert str(served.value) == f"--model: {caught.value}"
