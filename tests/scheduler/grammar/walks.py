@@ -24,8 +24,7 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.answer_format import AnswerFormat, notation_of
 from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
