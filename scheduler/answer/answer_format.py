@@ -130,7 +130,7 @@ _AROUND_TEXT = (
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     *("<|begin_of_box|>", "<|end_of_box|>"),
-    *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer")),
+    *("<|channel>", *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer"))),
 )
 """What families write around an answer's text."""
 
