@@ -107,6 +107,13 @@ NOTATIONS: dict[str, Walked] = {
     ),
     "pythonic": Walked(form("pythonic"), ("<|tool_call_start|>", "<|tool_call_end|>")),
     "mistral": Walked(form("mistral"), ("[TOOL_CALLS]", "[ARGS]")),
+    **{
+        name: Walked(form(name), ())
+        for name in (
+            *("seed_oss", "dsml4", "hy_v3", "deepseek_v3", "deepseek_v31", "cohere", "apertus", "granite"),
+            *("hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3", "phi4_mini"),
+        )
+    },
 }
 
 
