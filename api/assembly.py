@@ -31,8 +31,7 @@ from api.options.settings import ServeSettings
 from api.served_models import ServedModel, ServedModels
 from api.smollm2 import model as smollm2
 from api.version import own_version, release_of
-from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.answer_format import AnswerFormat, notation_of
 from scheduler.answer.notations.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,11 +13,13 @@ from scheduler.answer.notations.catalog import (
     GENERIC_CALL,
     GENERIC_RESULT,
     HARMONY,
+    MISTRAL,
+    MISTRAL_LIST,
     NOTATIONS,
     described,
     sign_of,
 )
-from scheduler.answer.notations.description import Layout, Notation
+from scheduler.answer.notations.description import Elements, Layout, Notation, Unheld
 from scheduler.answer.sections import SectionKind, Sections
 from scheduler.errors import OptionError
 
@@ -128,7 +130,7 @@ _AROUND_TEXT = (
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     *("<|begin_of_box|>", "<|end_of_box|>"),
-    *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer")),
+    *("<|channel>", *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer"))),
 )
 """What families write around an answer's text."""
 
@@ -162,6 +164,21 @@ def answer_format(
         layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
         hidden_marks=_around_text(template, vocabulary),
     )
+
+
+def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notation | Unheld | None:
+    """Return the notation of a model's calls, as its template writes it; None if the model has none.
+    `has_token`: whether a text is a special token of the model."""
+    notation = form.notation
+    if notation is None:
+        return None
+    if form.layout is Layout.MUSE_SPARK:
+        return Unheld(notation.name, "names the tool both in a message header and in the call")
+    if isinstance(notation.arguments, Elements):
+        return Unheld(notation.name, "writes objects and arrays as elements")
+    if notation is MISTRAL and not has_token("[ARGS]"):
+        return MISTRAL_LIST
+    return notation
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.answer.harmony import ENDS, MESSAGE, Header
-from scheduler.answer.sections import Said, SectionKind, Sections
+from scheduler.answer.sections import SectionKind, Sections, SectionText
 from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import CallBlock, is_control
+from scheduler.answer.tool_calls.reading import CallReader, is_control
 from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
@@ -45,11 +45,11 @@ class Assembly:
         self._spans = spans
         is_marked = answer_format.layout is Layout.MARKS
         separator = "" if is_marked else "\n"
-        self._said = {kind: Said(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
+        self._texts = {kind: SectionText(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
         if self._section is not SectionKind.TEXT:
             self._enter(self._section)
         notation = answer_format.notation if sections.calls else None
-        self._block = None if notation is None else CallBlock(notation, self._calls, self._stream)
+        self._block = None if notation is None else CallReader(notation, self._calls, self._stream)
         self._result_mark = notation.result_mark if notation is not None else ""
         self._bare = _BARE if notation is not None and notation.bare else ()
         self._ended = self._cut = False
@@ -93,7 +93,7 @@ class Assembly:
         if self._block is not None:
             self._block.cut = self._cut
         yield from self._available()
-        if self._section is SectionKind.TEXT and (rest := self._said[SectionKind.TEXT].rest()):
+        if self._section is SectionKind.TEXT and (rest := self._texts[SectionKind.TEXT].rest()):
             yield self._text(rest)
 
     def _available(self) -> Iterator[AnswerPiece | Heavy]:
@@ -110,14 +110,14 @@ class Assembly:
 
     def _enter(self, section: SectionKind) -> None:
         self._section = section
-        for said in self._said.values():
-            said.mark()
+        for shown in self._texts.values():
+            shown.mark()
 
     def _say(self, text: str) -> Iterator[AnswerPiece]:
         """Yield text of the section, up to the white space at its end."""
         if self._section is SectionKind.HIDDEN:
             return
-        gap, certain = self._said[self._section].add(text)
+        gap, certain = self._texts[self._section].add(text)
         if self._section is SectionKind.REASONING:
             if gap + certain:
                 yield ReasoningDelta(gap + certain)
@@ -128,7 +128,7 @@ class Assembly:
             yield self._text(certain, behind=len(text) - len(text.rstrip()))
 
     def _text(self, text: str, behind: int = 0) -> TextDelta:
-        """Return the event for `text`, which ends so many characters before what was read."""
+        """Return the event for `text`, which ends `behind` characters before what was read."""
         if self._spans is None:
             return TextDelta(text)
         end = self._stream.position - behind
@@ -183,7 +183,7 @@ class Assembly:
                 continue
             stream.release()
             stream.read(len(mark))
-            self._said[self._section].mark()
+            self._texts[self._section].mark()
             if mark == self._result_mark:
                 self._ended = True
                 return
@@ -192,7 +192,7 @@ class Assembly:
             if not in_text and mark != (reasoning.start if reasoning else ""):
                 return self._enter(SectionKind.TEXT)
 
-    def _begins_call(self, block: CallBlock) -> Reading[bool]:
+    def _begins_call(self, block: CallReader) -> Reading[bool]:
         begun = self._stream.position
         begins = yield from block.begins()
         if not begins and self._cut and (yield from self._stream.ended()):
@@ -201,19 +201,19 @@ class Assembly:
         self._stream.rewind(begun)
         return begins
 
-    def _calls_of(self, block: CallBlock) -> Reading[None]:
-        said, malformed = self._said[self._section], self._calls.malformed
-        space = said.trailing()
-        said.mark()
+    def _calls_of(self, block: CallReader) -> Reading[None]:
+        shown, malformed = self._texts[self._section], self._calls.malformed
+        space = shown.trailing()
+        shown.mark()
         yield from block.read(space)
         self._stream.release()
         if self._calls.enough:
             # The answer is complete.
             yield None
         if self._calls.malformed > malformed:
-            said.unmarked()
+            shown.unmarked()
 
-    def _considered(self, block: CallBlock, ends: Sequence[str]) -> Reading[None]:
+    def _considered(self, block: CallReader, ends: Sequence[str]) -> Reading[None]:
         """Read a call in reasoning. It is one if the reasoning does not go on to its end mark: then the model
         only considered it, and all of it is reasoning. So nothing of it is sent before that is known."""
         begun, stream = self._stream.position, self._stream
@@ -250,7 +250,7 @@ class Assembly:
         if mark == MESSAGE:
             stream.read(len(mark))
         elif not self._cut or header.is_none:
-            yield from self._say(header.said)
+            yield from self._say(header.message)
         if block is not None and header.recipient is not None and mark == MESSAGE:
             yield from self._addressed(block, header.recipient)
         else:
@@ -260,7 +260,7 @@ class Assembly:
         mark = yield from self._until(ENDS)
         stream.read(len(mark))
 
-    def _addressed(self, block: CallBlock, recipient: str) -> Reading[None]:
+    def _addressed(self, block: CallReader, recipient: str) -> Reading[None]:
         """Read a message for a tool, up to its end."""
         if self._format.layout is Layout.HARMONY:
             return (yield from block.arguments_of(recipient))

@@ -53,6 +53,6 @@ class Header:
         return not begins or len(self.text) > _LONGEST_HEADER
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """Return what is no part of a header in it: the mark between header and message is missing."""
         return _PARTS.sub("", self.text)

@@ -21,8 +21,8 @@ class Sections:
     calls: bool
 
 
-class Said:
-    """What has been said in the sections of one kind. White space next to a mark is part of the format and is
+class SectionText:
+    """The text of the sections of one kind. White space next to a mark is part of the format and is
     dropped, unless text follows on both sides of the mark: then one of the two stays between them."""
 
     def __init__(self, separator: str) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
-from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout, notation_of
 from scheduler.answer.notations.description import Notation, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key

@@ -6,9 +6,8 @@ The facts are from the models' chat templates. What a template does not write, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.answer import harmony
 from scheduler.answer.notations.description import (
@@ -21,14 +20,9 @@ from scheduler.answer.notations.description import (
     Elements,
     JsonObject,
     Keywords,
-    Layout,
     Notation,
     Tagged,
-    Unheld,
 )
-
-if TYPE_CHECKING:
-    from scheduler.answer.answer_format import AnswerFormat
 
 _PLAIN_NAME = r"[\w-]+"
 """A tool's name where anything else would be read otherwise by the models' own tools."""
@@ -206,7 +200,7 @@ _KIMI_K2 = Notation(
     tokens=("<|tool_call_argument_begin|>",),
 )
 
-_MISTRAL_LIST = Notation(
+MISTRAL_LIST = Notation(
     "mistral",
     opening="[TOOL_CALLS][",
     head=_JSON_HEAD,
@@ -217,7 +211,7 @@ _MISTRAL_LIST = Notation(
     short_ids=True,
 )
 
-_MISTRAL = Notation(
+MISTRAL = Notation(
     "mistral",
     call_start="[TOOL_CALLS]",
     head=f"{TOOL}[ARGS]",
@@ -393,7 +387,8 @@ _BY_NAME = {
             "deepseek_v3",
             f"function<｜tool▁sep｜>{TOOL}\n```json\n",
             "\n```",
-            also=(_deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""),),
+            # What R1 was distilled into writes as its own kind does.
+            also=(_deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""), _hermes("json_tools")),
         ),
         _KIMI_K2,
         _KIMI_K3,
@@ -402,9 +397,10 @@ _BY_NAME = {
         _PYTHONIC,
         _PYTHON_LIST,
         _LLAMA,
-        _MISTRAL,
+        MISTRAL,
         _MUSE,
         _COMMAND,
+        _listed("command_r", "Action:\n```json\n", "\n```", f'{{"tool_name": "{TOOL}", "parameters": '),
         _listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", f'{{"{TOOL}": '),
         _listed("granite", "<|tool_call|>", "", openings=("<tool_call>",), strays=("</tool_call>",)),
         _listed("granite_20b", "<function_call>", ""),
@@ -427,6 +423,7 @@ _BY_NAME = {
             arguments=JsonObject(ends=("<|action_end|>",)),
             tail="}",
             call_end="<|action_end|>",
+            openings=("<|action_start|>",),
         ),
         Notation(
             "gigachat3",
@@ -474,6 +471,8 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mistral", ("[TOOL_CALLS]",)),
     ("muse_spark", ("<atem:function_calls>",)),
     ("cohere", ("<|START_ACTION|>",)),
+    ("command_r", ("'Action:'", "```json")),
+    ("command_r", ("Action:\n```json",)),
     ("apertus", ("<|tools_prefix|>",)),
     ("nemotron_nano", ("<TOOLCALL>",)),
     ("internlm2", ("<|action_start|>",)),
@@ -496,21 +495,6 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def sign_of(template: str) -> str | None:
     """Return the name of the notation that a chat template writes, if it is known."""
     return next((name for name, signs in _SIGNS if all(sign in template for sign in signs)), None)
-
-
-def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notation | Unheld | None:
-    """Return the notation of a model's calls, as its template writes it; None if the model has none.
-    `has_token`: whether a text is a special token of the model."""
-    notation = form.notation
-    if notation is None:
-        return None
-    if form.layout is Layout.MUSE_SPARK:
-        return Unheld(notation.name, "names the tool both in a message header and in the call")
-    if isinstance(notation.arguments, Elements):
-        return Unheld(notation.name, "writes objects and arrays as elements")
-    if notation is _MISTRAL and not has_token("[ARGS]"):
-        return _MISTRAL_LIST
-    return notation
 
 
 def described(name: str) -> Notation:

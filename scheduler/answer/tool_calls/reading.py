@@ -32,7 +32,7 @@ from scheduler.answer.tool_calls.tagged import TaggedArguments
 from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
 from scheduler.events import MalformedCall
 
-__all__ = ["CallBlock", "call_id"]
+__all__ = ["CallReader", "call_id"]
 
 _MOST_RESTARTS = 16
 """Bound on reading parts of an answer again, so that no text takes longer than linear time."""
@@ -49,7 +49,7 @@ class _Empty(NotAsWritten):
     """The marks of calls have none between them."""
 
 
-class CallBlock:
+class CallReader:
     """Reads blocks of calls, one after another."""
 
     def __init__(self, notation: Notation, calls: AnswerCalls, stream: TextStream) -> None:
@@ -255,11 +255,12 @@ class CallBlock:
             for form in self._prefixes:
                 if (yield from stream.optional(form.prefix)):
                     return form
-            if (opened or self._listed) and (bare := self._bare(opened)) is not None:
+            bare = self._bare(opened)
+            if (opened or self._listed) and bare is not None:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return bare
-            if self._within and not first and (bare := self._bare("")) is not None and not bare.call_start:
+            if self._within and not first and bare is not None and not bare.call_start:
                 begun = stream.position
                 is_call = yield from self._names_offered()
                 stream.rewind(begun)

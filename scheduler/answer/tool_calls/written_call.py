@@ -89,14 +89,14 @@ class WrittenCall:
         return ToolCallArguments(self.started.index, text)
 
     def is_heavy(self, length: int) -> bool:
-        """Return whether reading a value of so many characters belongs in a worker thread."""
+        """Return whether reading a value of `length` characters belongs in a worker thread."""
         return length > LONG_TEXT or self._calls.offered.is_large(self.started.name)
 
     def member(
         self, key: str, length: int, read: Callable[[], Any]
     ) -> Generator[ToolCallArguments | Heavy, None, None]:
-        """Yield a whole member, its value coerced to its schema. `read` returns the value of a text of so
-        many characters. Raise ValueError for what is no JSON."""
+        """Yield a whole member, its value coerced to its schema. `read` returns the value of a text of
+        `length` characters. Raise ValueError for what is no JSON."""
         if self.is_heavy(length):
             yield HEAVY
         fitted = coerce(read(), self.property_schema(key), root=self.schema, budget=self._calls.budget)

@@ -96,7 +96,7 @@ FORMS = {
     "Mistral, Devstral": _form("mistral", "magistral"),
     "Llama 3": _form("llama3_json"),
     "Llama 4": _form("llama4_pythonic"),
-    "Gemma 4": _form("gemma4", "gemma4", "<|channel>response\n"),
+    "Gemma 4": _form("gemma4", "gemma4", "<|channel>", "<|channel>response\n"),
     "Granite 3": _form("granite", "think", "<response>", "</response>"),
     "Granite 20B": _form("granite_20b"),
     "LFM2": _form("pythonic"),
@@ -104,6 +104,7 @@ FORMS = {
     "Hunyuan A13B": _form("hunyuan"),
     "Hunyuan 3": _form("hy_v3"),
     "Command": _form("cohere", "cohere", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    "Command R+": _form("command_r"),
     "Apertus": _form("apertus", "apertus"),
     "xLAM": _form("xlam"),
     "GigaChat 3": _form("gigachat3"),
@@ -329,6 +330,10 @@ def _in_json() -> Iterator[Case]:
     yield _case("Phi-4 mini", f"<|tool_call|>[{_JSON}]<|/tool_call|>", OSLO)
     yield _case("xLAM", f"Ok.\n```json\n[{_JSON}]\n```", OSLO, text="Ok.")
     yield _case("xLAM", 'So:\n```json\n{"a": 1}\n```', text='So:\n```json\n{"a": 1}\n```')
+    action = '[\n {"tool_name": "get_weather", "parameters": {"city": "Oslo"}}\n]'
+    yield _case("Command R+", f"Action:\n```json\n{action}\n```", OSLO)
+    yield _case("DeepSeek V3, R1", f"<tool_call>\n{_JSON}\n</tool_call>", OSLO)
+    yield _case("Gemma 4", "<|channel><|channel>thought\na<channel|>Ok.", text="Ok.", thoughts="a")
     yield _case("InternLM 2", f"Ok.<|action_start|><|plugin|>\n{parameters}<|action_end|>", OSLO, text="Ok.")
     yield _case(
         "GigaChat 3",

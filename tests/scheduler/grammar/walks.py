@@ -24,8 +24,7 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.answer_format import AnswerFormat, notation_of
 from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
@@ -109,6 +108,13 @@ NOTATIONS: dict[str, Walked] = {
     ),
     "pythonic": Walked(form("pythonic"), ("<|tool_call_start|>", "<|tool_call_end|>")),
     "mistral": Walked(form("mistral"), ("[TOOL_CALLS]", "[ARGS]")),
+    **{
+        name: Walked(form(name), ())
+        for name in (
+            *("seed_oss", "dsml4", "hy_v3", "deepseek_v3", "deepseek_v31", "cohere", "apertus", "granite"),
+            *("hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3", "phi4_mini"),
+        )
+    },
 }
 
 
