@@ -334,6 +334,14 @@ def _in_json() -> Iterator[Case]:
     yield _case("Command R+", f"Action:\n```json\n{action}\n```", OSLO)
     yield _case("DeepSeek V3, R1", f"<tool_call>\n{_JSON}\n</tool_call>", OSLO)
     yield _case("Gemma 4", "<|channel><|channel>thought\na<channel|>Ok.", text="Ok.", thoughts="a")
+    twice = _XML.replace("</function>", "</function>\n</function>")
+    yield _case("Qwen 3 Coder, Nemotron 3, Step 3.5", f"<tool_call>\n{twice}\n</tool_call>", OSLO)
+    yield _case("MiniMax M2", f"<minimax:tool_call>{_INVOKE}</minimax:tool_call>".replace('"', "'"), OSLO)
+    yield _case("Kimi K2", f"{section[0]}{_K2}{{'city': 'Oslo'}}<|tool_call_end|>{section[1]}", OSLO)
+    yield _case("Mistral, Devstral", f'[TOOL_CALLS][{_JSON[:-1]}, "id": "123456789"}}]', OSLO)
+    whole = '<|open|>json type="object"<|sep|>{"city": "Oslo"}<|close|>json<|sep|>'
+    call = f'<|open|>call tool="get_weather" index="1"<|sep|>{whole}<|close|>call<|sep|>'
+    yield _case("Kimi K3", f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>", OSLO)
     yield _case("InternLM 2", f"Ok.<|action_start|><|plugin|>\n{parameters}<|action_end|>", OSLO, text="Ok.")
     yield _case(
         "GigaChat 3",

@@ -85,62 +85,6 @@ def test_a_call_that_breaks_after_its_name_is_malformed(case: str) -> None:
     assert message.text == ""
 
 
-MENDED = {
-    # The end tag twice (llama.cpp#24807).
-    "end-twice": (
-        "qwen3_coder",
-        "<tool_call>\n<function=edit-file>\n<parameter=text>\n/srv/data\n</parameter>\n</function>\n</function>\n"
-        "</tool_call>",
-    ),
-    "no-end-of-minimax": (
-        "minimax_m2",
-        '<minimax:tool_call><invoke name="edit-file"><parameter name="text">/srv/data</parameter>'
-        "</minimax:tool_call>",
-    ),
-    "kimi-without-end": (
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:1<|tool_call_argument_begin|>"
-        '{"text": "/srv/data"}<|tool_calls_section_end|>',
-    ),
-    "json-in-glm": (
-        "glm47",
-        '<tool_call>{"name": "edit-file", "arguments": {"text": "/srv/data"}}</tool_call>',
-    ),
-    "json-in-longcat": (
-        "longcat",
-        '<longcat_tool_call>{"name": "edit-file", "arguments": {"text": "/srv/data"}}</longcat_tool_call>',
-    ),
-    "json-in-kimi": (
-        "kimi_k3",
-        '<|open|>tools<|sep|><|open|>call tool="edit-file" index="1"<|sep|><|open|>json type="object"<|sep|>'
-        '{"text": "/srv/data"}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
-    ),
-    "python-in-kimi": (
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:0<|tool_call_argument_begin|>"
-        "{'text': '/srv/data'}<|tool_call_end|><|tool_calls_section_end|>",
-    ),
-    "quotes-of-json": ("gemma4", '<|tool_call>call:edit-file{"text":"/srv/data"}<tool_call|>'),
-    "single-quotes": (
-        "minimax_m2",
-        "<minimax:tool_call><invoke name='edit-file'><parameter name='text'>/srv/data</parameter></invoke>"
-        "</minimax:tool_call>",
-    ),
-    "id-after-arguments": (
-        "mistral",
-        '[TOOL_CALLS][{"name": "edit-file", "arguments": {"text": "/srv/data"}, "id": "123456789"}]',
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MENDED)
-def test_what_is_certain_is_a_call(case: str) -> None:
-    """Marks too few or too many, another spelling of the same."""
-    parser, raw = MENDED[case]
-    message = read(parser, raw)
-    assert (message.malformed, message.calls) == ([], (("edit-file", PATH),))
-
-
 @EVERY
 def test_a_call_that_is_cut_off_ends_where_it_is(name: str) -> None:
     """max_tokens in the middle of an argument: what was sent stays the beginning of an object, as in JSON."""
