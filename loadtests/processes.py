@@ -15,10 +15,19 @@ from scheduler.engine.budget.readings import MacMemory
 _PROC = Path("/proc")
 
 
-def children(pid: int) -> list[int]:
-    """Return the children that have not ended."""
-    pairs = (line.split() for line in ps("-A", "-o", "pid=,ppid=,stat=").splitlines())
-    return [int(child) for child, parent, state in pairs if int(parent) == pid and not state.startswith("Z")]
+def children(pid: int, of: str = "") -> list[int]:
+    """Return the children that have not ended, and whose command has `of` in it."""
+    lines = (line.split(None, 3) for line in ps("-A", "-o", "pid=,ppid=,stat=,command=").splitlines())
+    return [
+        int(child)
+        for child, parent, state, *command in lines
+        if int(parent) == pid and not state.startswith("Z") and of in " ".join(command)
+    ]
+
+
+def engines(pid: int) -> list[int]:
+    """Return a server's engine processes."""
+    return children(pid, "scheduler.engine")
 
 
 def is_gone(pid: int) -> bool:

@@ -33,7 +33,11 @@ FAULTS = (
     Fault("scheduler/requests/table.py", "self.cancelling.append(record)", "pass"),
     Fault("scheduler/engines/poison.py", "suspects[0].deaths >= limit", "suspects[0].deaths > limit"),
     Fault("scheduler/engines/placement.py", "one.engine != last,", "one.engine == last,"),
-    Fault("scheduler/intake/fair_queue.py", "if refund := ledger.refund(", "if refund := 0 * ledger.refund("),
+    Fault(
+        "scheduler/intake/fair_queue.py",
+        "if refund := self._ledger.refund(",
+        "if refund := 0 * self._ledger.refund(",
+    ),
     Fault("scheduler/answer/stop_strings.py", "certain = len(text) - state.depth", "certain = len(text)"),
     Fault(
         "scheduler/grammar/answer_grammar.py", "        if tool.strict:\n", "        if not tool.strict:\n"

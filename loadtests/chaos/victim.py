@@ -24,7 +24,7 @@ from loadtests.chaos.saboteur.sitecustomize import (
 )
 from loadtests.chaos.slow_steps import SlowStep
 from loadtests.launch import LaunchError, tail
-from loadtests.processes import children
+from loadtests.processes import engines
 
 _SABOTEUR = Path(__file__).with_name("saboteur")
 _ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ class Victim:
 
     def engine_pids(self) -> list[int]:
         """Return the server's children: its engines, also those that are loading."""
-        return children(self.process.pid)
+        return engines(self.process.pid)
 
     async def ready_engines(self, http: httpx.AsyncClient) -> int:
         """Return how many of its engines can take requests."""
@@ -91,7 +91,7 @@ class Victim:
 
     def engine_pid(self) -> int | None:
         """Return the server's one child, or None."""
-        found = children(self.process.pid)
+        found = engines(self.process.pid)
         return found[0] if found else None
 
     async def metrics(

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from loadtests.processes import children
+from loadtests.processes import engines
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from tests.end_to_end.control_group import ControlGroup
 from tests.end_to_end.preloaded import Penstock, start_penstock
@@ -81,8 +81,8 @@ class Served:
         return sum(values)
 
     def engine_pid(self) -> int:
-        """The server's one child."""
-        (pid,) = children(self.process.pid)
+        """The server's one engine."""
+        (pid,) = engines(self.process.pid)
         return pid
 
 
