@@ -122,5 +122,5 @@ def test_accounts_of_tenants_that_were_only_charged_elsewhere_are_forgotten() ->
     for number in range(5000):
         queue.charge_elsewhere(0, f"tenant {number}", 100.0, 0.0, 0.0)
     queue.charge_elsewhere(0, "last", 100.0, 1e4, 1e4)
-    ledger = queue._bands[0].ledger
+    ledger = queue._ledger
     assert ledger.sessions == 1
