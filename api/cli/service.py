@@ -115,7 +115,13 @@ class Service:
                 / f"Launch{'Daemons' if self.system else 'Agents'}"
                 / f"penstock.{self.name}.plist"
             )
-        return (Path("/etc") if self.system else _config()) / "systemd" / self._scope / f"{self.name}.service"
+        else:
+            return (
+                (Path("/etc") if self.system else _config())
+                / "systemd"
+                / self._scope
+                / f"{self.name}.service"
+            )
 
     @property
     def socket(self) -> Path:

@@ -19,7 +19,7 @@ BUDGET = {
     "api/admin": 987,
     "api/answers": 1_250,
     "api/bodies": 1_279,
-    "api/cli": 2_163,
+    "api/cli": 2_169,
     "api/cli/doctor": 881,
     "api/cli/launch": 731,
     "api/cli/models": 974,
