@@ -54,11 +54,10 @@ def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecor
     assert queue.prompt_tokens == sum(len(record.submit.prompt) for record in queued)
     assert len(queue.fair) == len(queued)
     assert not scheduler._admission._preparing
-    for priority, band in queue.fair._bands.items():
-        for tenant, account in band.ledger._root.sessions.items():
-            own = [one for one in here if (one.request.tenant, one.request.priority) == (tenant, priority)]
-            assert account.waiting == sum(one.state is State.QUEUED for one in own)
-            assert account.running == sum(one.dispatched_at is not None for one in own)
+    for tenant, account in queue.fair._ledger._root.sessions.items():
+        own = [one for one in here if one.request.tenant == tenant]
+        assert account.waiting == sum(one.state is State.QUEUED for one in own)
+        assert account.running == sum(one.dispatched_at is not None for one in own)
     timed = {one.request_id for one in here if one.outcome is None and deadlines._limits(one)}
     assert timed <= deadlines._watched.keys() <= {one.request_id for one in here}
 
