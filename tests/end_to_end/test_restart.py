@@ -24,7 +24,7 @@ import httpx
 import pytest
 import trio
 
-from loadtests.processes import engines, is_gone
+from loadtests.processes import children, is_gone
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import eventually
 
@@ -49,7 +49,7 @@ class Service:
 
     def pid(self) -> int:
         """Return the server's."""
-        (child,) = engines(self.process.pid)
+        (child,) = children(self.process.pid)
         return child
 
     def restart(self) -> None:
