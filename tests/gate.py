@@ -119,7 +119,8 @@ _SLOW = (
     "subprocess",
 )
 _STALLS = Path("/proc/pressure/cpu")
-_STALLED, _WHOLE = "stalled", "whole"
+STALLED, WHOLE = "stalled", "whole"
+"""Names of what a worker says of a report."""
 
 
 @cache
@@ -146,7 +147,8 @@ class Gate:
     def __init__(self) -> None:
         self._stalled_seconds = 0.0
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._late: list[str] = []
+        self.late: list[str] = []
+        """What took too long."""
         self._passed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -165,35 +167,35 @@ class Gate:
         report = yield
         before, self._stalled_seconds = self._stalled_seconds, _stalled_seconds()
         report.user_properties += [
-            (_STALLED, self._stalled_seconds - before),
-            (_WHOLE, not _depends_on_examples(item)),
+            (STALLED, self._stalled_seconds - before),
+            (WHOLE, not _depends_on_examples(item)),
         ]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found: dict[str, Any] = dict(report.user_properties)
-        seconds = max(0.0, report.duration - found[_STALLED])
+        seconds = max(0.0, report.duration - found[STALLED])
         self._seconds[report.nodeid.split("::")[0]] += seconds
-        if report.when == "call" and report.passed and found[_WHOLE]:
+        if report.when == "call" and report.passed and found[WHOLE]:
             self._passed.append(report.nodeid)
         if report.when == "call" and seconds > TEST_SECONDS and report.nodeid not in SLOWER:
-            self._late.append(f"{report.nodeid} took {seconds:.1f} s of {TEST_SECONDS}")
+            self.late.append(f"{report.nodeid} took {seconds:.1f} s of {TEST_SECONDS}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput"):
             return
-        self._late += [
+        self.late += [
             f"{file} took {seconds:.1f} s of {FILE_SECONDS}"
             for file, seconds in self._seconds.items()
             if seconds > FILE_SECONDS and file not in SLOWER
         ]
-        if self._late and session.exitstatus == pytest.ExitCode.OK:
+        if self.late and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         PASSED.parent.mkdir(exist_ok=True)
         PASSED.write_text("\n".join(self._passed))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for line in self._late:
+        for line in self.late:
             terminalreporter.write_line(f"TOO SLOW for the gate (tests/gate.py): {line}", red=True)
 
 
