@@ -55,6 +55,16 @@ def kv_bytes(model: str, gibibytes: int) -> int:
     return limit.kv_budget_bytes(limit.first_peak_bytes)
 
 
+def test_the_agents_of_a_mac_are_whole_ones() -> None:
+    """As many as fit: what is left over is no agent."""
+    found = re.search(r"a Mac of (\d+) GB has (\d+) GB .*? are (\d+) agents .*? or\s(\d+) with q8", PAGE)
+    assert found is not None
+    cache, row = kv_bytes("Qwen3-8B", int(found[1])), TOKENS * token_bytes("Qwen3-8B")
+    assert [round(cache / 1e9), int(cache / row), int(cache / (row * Q8))] == [
+        int(one) for one in found.groups()[1:]
+    ]
+
+
 @pytest.mark.parametrize("model", LAYERS_AND_HEADS)
 def test_the_bytes_of_a_token_are_on_the_page(model: str) -> None:
     assert f"{token_bytes(model):,}" in PAGE
