@@ -77,7 +77,7 @@ BUDGET = {
     "tests/clients/programs": 780,
     "tests/cluster": 629,
     "tests/contracts": 1_174,
-    "tests/docs": 480,
+    "tests/docs": 485,
     "tests/end_to_end": 6_184,
     "tests/end_to_end/known_bad": 987,
     "tests/failures": 2_218,
