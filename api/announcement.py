@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from api.served_models import ServedModels
+from api.typed_command import typed
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
 _CONTENT = '["choices"][0]["message"]["content"]'
@@ -54,7 +55,7 @@ async def announce(
     _, first = next(iter(models))
     if first.kind == "chat":
         key = "PENSTOCK_API_KEY=KEY " if has_keys else ""
-        click.echo(f"chat       {key}penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
+        click.echo(f"chat       {key}{typed()} chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
     question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
     click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
 

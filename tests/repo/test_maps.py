@@ -1,7 +1,7 @@
 """Questions of readers who know vLLM, and of new maintainers: to the file in two links.
 
-Users begin at README.md, maintainers at CONTRIBUTING.md. Every file that is no README says in its first sentence
-what it is, which `python -m tests.repo.ideas` lists.
+Users begin at README.md, maintainers at CONTRIBUTING.md. Each file but READMEs says in its first
+sentence what it is, which `python -m tests.repo.ideas` lists.
 """
 
 from __future__ import annotations
