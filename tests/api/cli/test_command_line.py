@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from api.announcement import opened
 from api.cli.command_line import penstock
 from api.cli.terminal import is_interrupt
 from api.typed_command import typed, with_typed
@@ -131,3 +132,9 @@ def test_commands_are_printed_as_they_can_be_typed(
     monkeypatch.setattr("sys.argv", [started.format(here=tmp_path), "serve"])
     assert typed() == typed_here
     assert with_typed("`penstock serve` starts one") == f"`{typed_here} serve` starts one"
+
+
+def test_the_page_of_all_addresses_opens_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "studio.local")
+    assert opened("http://0.0.0.0:8000") == opened("http://[::]:8000") == "http://studio.local:8000"
+    assert opened("http://127.0.0.1:8000") == "http://127.0.0.1:8000"
