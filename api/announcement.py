@@ -3,13 +3,16 @@ a start has to say is in the log."""
 
 from __future__ import annotations
 
+import re
 import shlex
+import socket
 import sys
 from pathlib import Path
 
 import click
 
 from api.served_models import ServedModels
+from api.typed_command import typed
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
 _CONTENT = '["choices"][0]["message"]["content"]'
@@ -50,13 +53,18 @@ async def announce(
     click.echo(f"listening  {url}")
     if metrics_url is not None:
         click.echo(f"metrics    {metrics_url}/metrics")
-    click.echo(f"page       {url}/")
+    click.echo(f"page       {opened(url)}/")
     _, first = next(iter(models))
     if first.kind == "chat":
         key = "PENSTOCK_API_KEY=KEY " if has_keys else ""
-        click.echo(f"chat       {key}penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
+        click.echo(f"chat       {key}{typed()} chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
     question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
     click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
+
+
+def opened(url: str) -> str:
+    """Return an address that another machine's browser can open, also of a listener on all addresses."""
+    return re.sub(r"//(0\.0\.0\.0|\[::\]):", f"//{socket.gethostname()}:", url)
 
 
 def show_stage(text: str) -> None:

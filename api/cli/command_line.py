@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 from api.cli.terminal import exit_code, is_interrupt
 from api.close_match import close_match
 from api.options.other_servers import COMMANDS_HERE
+from api.typed_command import with_typed
 from scheduler.errors import OptionError, StartupError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -182,12 +183,9 @@ def main() -> None:
     _open_closed_streams()
     try:
         penstock()
-    except OptionError as error:
-        print(f"penstock: {error}", file=sys.stderr)
-        sys.exit(2)
     except StartupError as error:
-        print(f"penstock: {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"penstock: {with_typed(str(error))}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, OptionError) else 1)
 
 
 def _open_closed_streams() -> None:

@@ -450,8 +450,8 @@ def _ask(*command: str, may_fail: bool = False, shows: bool = False) -> int:
         )
     except OSError as error:
         raise OperatorError(
-            f"{command[0]}: {error.strerror}: start penstock serve from what starts programs here, which\n"
-            "may hand its sockets over as systemd does (LISTEN_FDS)"
+            f"{command[0]}: {error.strerror}. Without it, let what this machine starts by itself run"
+            " `penstock serve`, which takes sockets that are handed over (LISTEN_FDS)"
         ) from error
     if done.returncode and not may_fail:
         output = (done.stderr or done.stdout).strip()

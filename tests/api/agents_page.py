@@ -41,8 +41,8 @@ there are two (`--model`, `--small-model`); `max_model_len` of `/v1/models` and 
 
 An agent needs a model that was trained to use tools, such as `mlx-community/Qwen3-8B-4bit` or
 `mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit` ([what fits](../capacity.md)). Its first request is mostly
-its own prompt and its tools, about four bytes a token: at the first question it may show nothing for minutes,
-and then that prompt is in the [prefix cache](../prefix-cache.md).
+its own prompt and its tools, about four bytes a token: at the first question it may show nothing for minutes.
+`launch` refuses a context that has no room for it.
 
 | | `penstock launch` | speaks | first request |
 |---|---|---|---|

@@ -34,10 +34,6 @@ def needed_bytes(model: str, how: str) -> int:
     return AGENTS * row.held(TOKENS, shared_tokens) + row.held(shared_tokens)
 
 
-def test_the_page_has_the_rows() -> None:
-    assert len(ROWS) == 5
-
-
 @pytest.mark.parametrize(("model", "how", "cache_gigabytes", "mac_gibibytes"), ROWS)
 def test_a_row_is_the_engines_arithmetic(
     model: str, how: str, cache_gigabytes: str, mac_gibibytes: str
@@ -55,6 +51,15 @@ def kv_bytes(model: str, gibibytes: int) -> int:
     return limit.kv_budget_bytes(limit.first_peak_bytes)
 
 
-@pytest.mark.parametrize("model", LAYERS_AND_HEADS)
-def test_the_bytes_of_a_token_are_on_the_page(model: str) -> None:
-    assert f"{token_bytes(model):,}" in PAGE
+def test_the_farms_mac_is_a_row_and_agents_are_whole_ones() -> None:
+    """What is left over where some fit is no agent."""
+    assert len(ROWS) == 5
+    assert all(f"{token_bytes(model):,}" in PAGE for model in LAYERS_AND_HEADS)
+    farm = (ROOT / "docs" / "farm-on-a-mac-studio.md").read_text()
+    [mac, model, cache] = re.findall(r"A Mac of (\d+) GB with (Qwen3\S+) .*?: (\d+) GB of keys", farm, re.S)[
+        0
+    ]
+    assert (model, "both", cache, mac) in ROWS
+    fit, row = kv_bytes("Qwen3-8B", 64), TOKENS * token_bytes("Qwen3-8B")
+    assert f"64 GB has {fit / 1e9:.0f} GB for them beside Qwen3-8B, which are {fit // row} agents" in PAGE
+    assert f"\n{int(fit / row / Q8)} with q8" in PAGE

@@ -62,3 +62,8 @@ def test_a_batch_that_was_ended_goes_on(scripted: Served, tmp_path: Path) -> Non
     assert set(statuses.values()) == {200}
     assert whole["0"]["body"]["usage"]["completion_tokens"] == 30
     assert "temperature" in whole[str(_REQUESTS - 1)]["body"]["error"]["message"]
+    third = subprocess.run(_command(scripted, tmp_path), capture_output=True, text=True, timeout=60)
+    assert (third.returncode, "1 refused before" in third.stderr) == (1, True)
+    named = f"  {_REQUESTS - 1}: 400: "
+    assert named in said + second.stderr
+    assert named not in third.stderr

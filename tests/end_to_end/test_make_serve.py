@@ -1,4 +1,4 @@
-"""`make serve`, the first of README's two commands, starts a server that answers what it prints to try."""
+"""`make serve`, README's first command, starts a server that answers what it prints to try."""
 
 from __future__ import annotations
 

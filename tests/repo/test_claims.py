@@ -59,7 +59,6 @@ CLAIMS = [
     ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),
     ("docs/capacity.md", "- {} GB for the process", round(limits.PROCESS_BYTES / 1e9, 2)),
     ("docs/tuning.md", "(default: {} times the usual gap)", pace.AUTOMATIC_RATIO),
-    ("README.md", "0: {} times the usual gap", pace.AUTOMATIC_RATIO),
     ("README.md", "the last {} minutes", KEPT_SAMPLES // 60),
     ("docs/operating.md", "keeps {} minutes", KEPT_SAMPLES // 60),
     ("docs/fair-shares.md", "has waited for {} seconds", FAIRNESS.patience_seconds),
@@ -191,13 +190,11 @@ def test_other_servers_are_compared_at_the_release_that_is_measured(
 ) -> None:
     pinned = (ROOT / "loadtests" / "peers" / requirements).read_text()
     (release,) = re.findall(rf"^{package}==(\S+)", pinned, re.M)
-    for page in ("docs/comparison.md", "loadtests/peers/README.md"):
-        assert f"| {peer} {release} |" in (ROOT / page).read_text()
+    assert f"| {peer} {release} |" in (ROOT / "loadtests/peers/README.md").read_text()
+    assert set(re.findall(rf"\| {peer} (\S+) \|", (ROOT / "docs/comparison.md").read_text())) <= {release}
 
 
-@pytest.mark.parametrize(
-    "name", ["host", "tool_parser", "max_slots", "itl_target_ms", "kv_cache_dtype", "max_queue"]
-)
+@pytest.mark.parametrize("name", ["host", "tool_parser", "max_slots", "kv_cache_dtype", "max_queue"])
 def test_the_readmes_options_have_their_defaults(name: str) -> None:
     (option,) = (option for option in options() if option.field == name)
     assert f"| `{flag(name)}` | {option.default_text} |" in (ROOT / "README.md").read_text()
@@ -208,7 +205,7 @@ def test_the_comparison_is_a_full_table() -> None:
     _, table = (ROOT / "docs" / "comparison.md").read_text().split("| | Penstock ", 1)
     rows = table.split("\n\n")[0].splitlines()
     assert len(rows) > 10
-    assert {row.count("|") for row in rows[1:]} == {8}
+    assert {row.count("|") for row in rows[1:]} == {10}
 
 
 def test_the_embedded_models_shares_are_its_evaluations() -> None:

@@ -1,7 +1,7 @@
-"""Questions of readers who know vLLM, and of new maintainers: from README.md to the file in two links.
+"""Questions of readers who know vLLM, and of new maintainers: to the file in two links.
 
-READMEs name folders and what a reader would ask for; every other file says in its first sentence what it is,
-which `python -m tests.repo.ideas` lists.
+Users begin at README.md, maintainers at CONTRIBUTING.md. Each file but READMEs says in its first
+sentence what it is, which `python -m tests.repo.ideas` lists.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def targets(page: Path) -> Iterator[Path]:
 
 
 @cache
-def links_from_readme() -> dict[Path, int]:
-    """How many links each page or file is from README.md, up to MAX_LINKS."""
-    distances = {ROOT / "README.md": 0}
+def links_from_start() -> dict[Path, int]:
+    """How many links each page or file is from README.md or CONTRIBUTING.md, up to MAX_LINKS."""
+    distances = {ROOT / "README.md": 0, ROOT / "CONTRIBUTING.md": 0}
     for distance in range(1, MAX_LINKS + 1):
         pages = [page for page in distances if page.suffix == ".md"]
         for target in [target for page in pages for target in targets(page)]:
@@ -134,7 +134,7 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
     name, symbol = QUESTIONS[question]
     path = ROOT / name
     assert path.is_file()
-    assert path in links_from_readme(), f"no page that README.md links to names {name}"
+    assert path in links_from_start(), f"no page that README.md or CONTRIBUTING.md leads to names {name}"
     defined = {
         node.name
         for node in ast.walk(ast.parse(path.read_text()))
@@ -147,7 +147,7 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
 def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
     name, anchor = SECTIONS[question].split("#")
     page = ROOT / name
-    assert page in links_from_readme(), f"README.md does not lead to {name}"
+    assert page in links_from_start(), f"neither README.md nor CONTRIBUTING.md leads to {name}"
     assert anchor in anchors(page), f"{name} has no section {anchor}"
 
 
@@ -167,12 +167,12 @@ def test_each_file_opens_with_an_idea_of_its_own() -> None:
 
 
 def test_each_folder_is_in_a_map() -> None:
-    """By its name or one of its files, in a page that README.md links to."""
-    named = {target.parent for target in links_from_readme()} | set().union(
-        *(folders(page) for page in links_from_readme() if page.suffix == ".md")
+    """By its name or one of its files, in a page that one of them links to."""
+    named = {target.parent for target in links_from_start()} | set().union(
+        *(folders(page) for page in links_from_start() if page.suffix == ".md")
     )
     missing = sorted({name_of(path.parent) for path in product_files() if path.parent not in named})
-    assert not missing, f"no page that README.md links to names these: {missing}"
+    assert not missing, f"no page that README.md or CONTRIBUTING.md leads to names these: {missing}"
 
 
 def folders(page: Path) -> set[Path]:
@@ -212,4 +212,4 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_folder_readme_is_near() -> None:
     for readme in ROOT.glob("[a-z]*/**/README.md"):
-        assert readme in links_from_readme(), f"no page leads to {name_of(readme)} in {MAX_LINKS} links"
+        assert readme in links_from_start(), f"no page leads to {name_of(readme)} in {MAX_LINKS} links"

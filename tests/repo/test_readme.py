@@ -27,12 +27,8 @@ def commands() -> list[tuple[str, str]]:
                 command = line.split("  #")[0].strip().removeprefix("$ ")
                 if re.match(r"(make|penstock|\.venv/bin/penstock|(\.venv/bin/)?python -m) ", command):
                     found.append((str(readme.relative_to(ROOT)), command))
+    assert len(found) > 15, "the tests of commands would check nothing"
     return found
-
-
-def test_there_are_commands() -> None:
-    """Otherwise the next test would check nothing."""
-    assert len(commands()) > 15
 
 
 @pytest.mark.parametrize(("readme", "command"), commands())
@@ -81,9 +77,8 @@ def make_files(words: list[str]) -> None:
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
     """Weights take less than two thirds of it: prompts and the system need the rest."""
-    rows = re.findall(
-        r"^\| (\d+) GB.*? \| `([\w-]+/[\w.-]+)` \| ([\d.]+) GB \|", (ROOT / "README.md").read_text(), re.M
-    )
+    page = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (\d+) GB.*? \| `([\w-]+/[\w.-]+)` \| ([\d.]+) GB \|", page, re.M)
     assert len(rows) >= 4
     for memory, _, weights in rows:
         assert float(weights) < float(memory) * 2 / 3
@@ -104,17 +99,25 @@ def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
 )
 def test_the_first_screen_uses_the_fields_words(term: str) -> None:
     """A reader who searches for them finds the feature before the first command."""
-    first_screen = (ROOT / "README.md").read_text().split("## Two commands")[0]
+    first_screen = (ROOT / "README.md").read_text().split("## Start")[0]
     assert term.lower() in first_screen.lower()
 
 
-def test_the_first_paragraphs_say_what_was_never_run_and_the_page_how_to_help() -> None:
-    """Until somebody has run it on a Mac: then this test and that sentence go together."""
+def test_the_first_screen_says_why_and_what_to_type_and_what_was_never_run() -> None:
+    """Its figures are rows of `docs/figures.md`. Once somebody has run it on a Mac, that sentence goes."""
     page = (ROOT / "README.md").read_text()
-    paragraphs = page.split("## Two commands")[0]
-    assert "never on a Mac**" in paragraphs
-    assert len(paragraphs.split()) <= 140
-    assert ".venv/bin/penstock doctor --report" in page
+    screen = page.split("## Start")[0]
+    assert re.findall(r"\*\*(.+?)\*\*", screen)[-1] == "never on a Mac"
+    assert len(screen.split()) <= 240
+    assert all(words in screen for words in ("git clone", "make serve", ".venv/bin/penstock launch"))
+    assert all(figure in screen for figure in ("1.33", "1.19", "A seventh", "200 requests under 27 deaths"))
+    for row in (
+        r"32 clients .*\| 1\.33 .*\n.*\| 1\.19 ",
+        r"32 agents .* 0\.14 of mlx_lm",
+        "200 requests under 27 deaths",
+    ):
+        assert re.search(row, (ROOT / "docs" / "figures.md").read_text())
+    assert "](CONTRIBUTING.md#a-report-from-your-device)" in page
 
 
 def test_the_ten_options_exist() -> None:

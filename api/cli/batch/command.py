@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from api.cli.batch.lines import answers_file, pending
 from api.cli.batch.sending import Sending
 from api.cli.running_server import address, find, server_options
-from api.cli.terminal import exit_code
+from api.cli.terminal import exit_code, one_line
 
 _STATE = TextColumn("{task.fields[state]}", markup=False)
 
@@ -45,9 +45,15 @@ def batch(source: BinaryIO, target: Path, url: str | None, api_key: str | None, 
             trio.run(sending.run, lines)
     answered, served = sending.statuses.total(), sending.statuses[200]
     click.echo(f"{answered} answered, of them {answered - served} refused", err=True)
+    for refused in sending.refused:
+        click.echo(f"  {one_line(refused, 300)}", err=True)
+    if before := sum(status != 200 for status in done.values()):
+        click.echo(
+            f"{before} refused before: {target} says why; take their lines out to send them again", err=True
+        )
     if sending.ended_by or sending.gave_up:
         why = f"{sending.gave_up}; " if sending.gave_up else ""
         click.echo(f"{why}the same command goes on where this one ended", err=True)
     if sending.ended_by:
         sys.exit(exit_code(sending.ended_by))
-    sys.exit(1 if sending.gave_up or served < answered else 0)
+    sys.exit(1 if sending.gave_up or before or served < answered else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -31,7 +31,7 @@ class Line(NamedTuple):
     """Where its line begins, in bytes."""
 
 
-def pending(source: BinaryIO, answered: set[str]) -> list[Line]:
+def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
     """Return the requests without an answer, those with a common beginning one after another. Raise
     OperatorError, which names the first lines that are no requests: then nothing is sent."""
     found: list[tuple[tuple[int, ...], Line]] = []
@@ -81,10 +81,10 @@ def _family(entry: Mapping[str, Any], heads: dict[str, int]) -> tuple[int, ...]:
 
 
 @contextmanager
-def answers_file(path: Path) -> Iterator[tuple[BinaryIO, set[str]]]:
-    """Yield the file, for `append`, and what it answers. A line that a killed run left half is cut off. Raise
-    OperatorError if it cannot be written, if another run writes it, or if it holds something else."""
-    answered: set[str] = set()
+def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
+    """Yield the file, for `append`, and each answer's status. A line that a killed run left half is cut off.
+    Raise OperatorError if it cannot be written, if another run writes it, or if it holds something else."""
+    answered: dict[str, int] = {}
     whole = 0
     with ExitStack() as stack:
         try:
@@ -99,12 +99,11 @@ def answers_file(path: Path) -> Iterator[tuple[BinaryIO, set[str]]]:
             try:
                 if text.endswith(b"\n"):
                     entry = json.loads(text)
-                    name, _ = entry["custom_id"], entry["response"]
-                    answered.add(name)
+                    answered[entry["custom_id"]] = (entry["response"] or {}).get("status_code", 0)
                     whole += len(text)
                 elif not text.startswith(_ANSWER[: len(text)]):
                     raise ValueError
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise OperatorError(f"{path} has something else than answers in line {number}") from error
         file.truncate(whole)
         yield file, answered

@@ -19,6 +19,7 @@ from scheduler.request import PRIORITIES
 MOST_AT_ONCE = 256
 """A quarter of the requests that wait in a Penstock by default: others find room beside a batch."""
 _FIRST_AT_ONCE = 8
+_MOST_NAMED = 5
 _TRIES = 3
 """How often a request is sent whose answer is a server's error, or that its own time was too short."""
 _JSON = {"content-type": "application/json"}
@@ -42,6 +43,8 @@ class Sending:
     progressed: Callable[[], None]
     transport: httpx.AsyncBaseTransport | None = None
     statuses: Counter[int] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+    """The first requests that were refused, each with the reason."""
     ended_by: int | None = None
     """The signal that ended `run` early."""
     gave_up: str = ""
@@ -89,6 +92,8 @@ class Sending:
             if not self._resumes_at or self.statuses.total() % self.room.total_tokens == 0:
                 self.room.total_tokens = min(MOST_AT_ONCE, self.room.total_tokens + 1)
             append(self.answers, line, answer)
+            if answer.status_code != 200 and len(self.refused) < _MOST_NAMED:
+                self.refused.append(f"{line.custom_id}: {refusal(answer.status_code, answer.content)}")
             self.progressed()
 
     async def _ask(self, line: Line, http: httpx.AsyncClient) -> httpx.Response:

@@ -98,8 +98,8 @@ def _device(facts: Facts) -> Iterator[Finding]:
     what = f"{machine.device}, {cores}" if machine.kind == "cpu" else f"{machine.device} ({machine.kind})"
     if machine.wide_weights:
         what += (
-            "; it computes in float32, so 16-bit and quantised weights grow: it is many times slower with"
-            " quantised ones as they are, which --weights-dtype packed leaves for where memory is short"
+            "; it computes in float32: weights of fewer bits take more memory than their files. Where that is"
+            " short, --weights-dtype packed keeps quantised ones small, and is many times slower"
         )
     if machine.kind == "cpu" and facts.platform == "darwin":
         todo = "run on the Mac itself, not in a virtual machine"

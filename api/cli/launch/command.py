@@ -14,7 +14,7 @@ from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.launch import aider, claude, codex, foreground, opencode, qwen, shell
-from api.cli.launch.agent import Agent, Setup, target_of
+from api.cli.launch.agent import Agent, Setup, output_tokens, target_of
 from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.cli.started_server import found_or_started
 from api.smollm2 import model as smollm2
@@ -61,20 +61,22 @@ def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
 
 _TOO_SMALL = (smollm2.NAME, EMBEDDED_NAME)
 _LARGE_ENOUGH = (
-    "mlx-community/Qwen3-4B-Instruct-2507-4bit (8 GB of memory), mlx-community/Qwen3-8B-4bit (16 GB) or"
-    " mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit (32 GB)"
+    "mlx-community/Qwen3.5-4B-MLX-4bit (8 GB of memory), mlx-community/Qwen3.5-9B-4bit (16 GB) or"
+    " mlx-community/Qwen3.6-35B-A3B-4bit (32 GB)"
 )
 
 
 def warning(agent: Agent, model: ListedModel) -> str | None:
-    """Return a warning if the model is none for agents, or the agent's own prompt leaves little or nothing of
-    the context, else None."""
-    if model.name in _TOO_SMALL:
-        return f"{model.name} does no agent's work: serve a model of that size, such as {_LARGE_ENOUGH}"
+    """Return a warning if the model is none for agents, else None. Raise OperatorError if its context does
+    not hold the agent's own prompt and an answer: the agent would end at once, in its own words."""
+    small = f"{model.name} does no agent's work: serve a model of that size, such as {_LARGE_ENOUGH}"
     context, own = model.context_tokens, agent.tried.first_tokens
-    if context is None or context >= own * 3 // 2:
-        return None
-    return f"{agent.title}'s own prompt is about {own:,} tokens; the context of {model.name} has {context:,}"
+    if context is not None and own + (answer := output_tokens(context)) > context:
+        raise OperatorError(
+            f"{agent.title}'s own prompt is about {own:,} tokens, and an answer may have {answer:,};"
+            f" the context of {model.name} has {context:,}{'. ' + small if model.name in _TOO_SMALL else ''}"
+        )
+    return small if model.name in _TOO_SMALL else None
 
 
 @click.command(

@@ -20,6 +20,7 @@ from api.cli.models import disk_models
 from api.cli.terminal import exit_code
 from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
+from api.typed_command import typed
 from scheduler.errors import StartupError
 from scheduler.prompt import model_types
 from scheduler.prompt.hub_refusals import refusal
@@ -47,13 +48,13 @@ def pull(model: str, revision: str) -> None:
     if model == smollm2.NAME:
         with _ended_at_once():
             folder = smollm2.ensure(lambda text: click.echo(text, err=True))
-        click.echo(f"{smollm2.NAME}: {folder}\nserve it with: penstock serve {smollm2.NAME}")
+        click.echo(f"{smollm2.NAME}: {folder}\nserve it with: {typed()} serve {smollm2.NAME}")
         return
     with _ended_at_once():
         folder = fetch(model, revision)
         checked = check(folder)
     click.echo(f"{model} {folder.name[:12]}: {gigabytes(checked)}, all files as the hub has them")
-    click.echo(f"serve it with: penstock serve --model {model if revision == 'main' else folder}")
+    click.echo(f"serve it with: {typed()} serve --model {model if revision == 'main' else folder}")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import click
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
+from api.typed_command import typed
 from scheduler.shared.gigabytes import gigabytes
 
 _WIDTH = 78
@@ -85,7 +86,7 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
     if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
         yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
         yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"
-    yield "serve it", f"penstock serve{_argument(planned)}"
+    yield "serve it", f"{typed()} serve{_argument(planned)}"
 
 
 def _memory(

@@ -34,6 +34,9 @@ def keys_of(table: str) -> set[str]:
 def test_the_page_has_words_for_every_reason_and_phase() -> None:
     """An unknown one would be shown by its code."""
     assert keys_of("const WAITS") == set(REASONS)
+    assert PAGE.count("textContent=who(r)") == 2, (
+        "names that are long keep their ends, in which agents differ"
+    )
     assert keys_of("const PHASES") == {*State, RESUMED} - {State.ENDING, State.CANCELLING, State.RETIRED}
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from api.announcement import opened
 from api.cli.command_line import penstock
 from api.cli.terminal import is_interrupt
+from api.typed_command import typed, with_typed
 
 STAGES = {
     "bench scenarios": "loadtests.scenario.shipped",
@@ -106,3 +109,32 @@ def test_a_name_that_is_unknown_is_answered_with_a_close_one_or_with_none(line: 
     (error,) = [one for one in ended.output.splitlines() if one.startswith("Error: ")]
     assert error.removeprefix("Error: ").startswith(said)
     assert said.endswith("?") or "Did you mean" not in error
+
+
+@pytest.mark.parametrize(
+    ("started", "path", "typed_here"),
+    [
+        (".venv/bin/penstock", "/usr/bin", ".venv/bin/penstock"),
+        ("{here}/.venv/bin/penstock", "/usr/bin", ".venv/bin/penstock"),
+        ("{here}/.venv/bin/penstock", "{here}/.venv/bin", "penstock"),
+        ("../other place/penstock", "/usr/bin", "'../other place/penstock'"),
+        ("/elsewhere/api/__main__.py", "/usr/bin", "penstock"),
+    ],
+)
+def test_commands_are_printed_as_they_can_be_typed(
+    started: str, path: str, typed_here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `make serve` no PATH leads to the program."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "penstock").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path.format(here=tmp_path))
+    monkeypatch.setattr("sys.argv", [started.format(here=tmp_path), "serve"])
+    assert typed() == typed_here
+    assert with_typed("`penstock serve` starts one") == f"`{typed_here} serve` starts one"
+
+
+def test_the_page_of_all_addresses_opens_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "studio.local")
+    assert opened("http://0.0.0.0:8000") == opened("http://[::]:8000") == "http://studio.local:8000"
+    assert opened("http://127.0.0.1:8000") == "http://127.0.0.1:8000"

@@ -57,7 +57,7 @@ def test_killed_at_any_byte_each_request_is_answered_once(
 ) -> None:
     path = tmp_path_factory.mktemp("batch") / "out.jsonl"
 
-    def answer(text: str) -> set[str]:
+    def answer(text: str) -> dict[str, int]:
         with answers_file(path) as (file, answered):
             for name in names:
                 if name not in answered:

@@ -171,11 +171,16 @@ def test_a_model_that_cannot_be_had_is_an_error(wanted: str, said: str) -> None:
         target_of(server(CODER, VECTORS), wanted, None)
 
 
-def test_a_context_that_the_agents_own_prompt_fills_is_said_before() -> None:
+def test_a_context_without_room_for_the_first_request_is_refused_before() -> None:
+    """Claude Code's prompt has some 19,000 tokens; OpenCode's fits into 8,192, and its answer does not."""
     agent = AGENTS["claude"]
     assert warning(agent, CODER) is None
     assert warning(agent, UNSAID) is None
-    assert "the context of titles has 16,384" in (warning(agent, TITLES) or "")
+    with pytest.raises(OperatorError, match="the context of titles has 16,384"):
+        warning(agent, TITLES)
+    with pytest.raises(OperatorError, match=r"smollm2 has 8,192.* does no agent's work"):
+        warning(AGENTS["opencode"], ListedModel("smollm2", 8_192))
+    assert warning(AGENTS["aider"], ListedModel("smollm2", 8_192))
 
 
 @pytest.mark.parametrize("name", ["smollm2", "penstock-embedded"])
