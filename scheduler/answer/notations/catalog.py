@@ -102,29 +102,34 @@ _MINICPM = Notation(
 )
 
 
-def _dsml(name: str, word: str, other: str) -> Notation:
+def _dsml(name: str, word: str, *others: str, space: str = "", also: tuple[Notation, ...] = ()) -> Notation:
+    mark = _DSML + space
     return Notation(
         name,
-        opening=f"<{_DSML}{word}>\n",
-        head=f'<{_DSML}invoke name="{TOOL}">\n',
+        opening=f"<{mark}{word}>\n",
+        head=f'<{mark}invoke name="{TOOL}">\n',
         arguments=Tagged(
-            opening=f'<{_DSML}parameter name="{NAME}" string="true">',
-            json_opening=f'<{_DSML}parameter name="{NAME}" string="false">',
-            closing=f"</{_DSML}parameter>\n",
-            ends=(f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}{word}>"),
+            opening=f'<{mark}parameter name="{NAME}" string="true">',
+            json_opening=f'<{mark}parameter name="{NAME}" string="false">',
+            closing=f"</{mark}parameter>\n",
+            ends=(f"</{mark}parameter>", f"</{mark}invoke>", f"</{mark}{word}>"),
             names=r'[^"]+',
         ),
-        tail=f"</{_DSML}invoke>\n",
-        closing=f"</{_DSML}{word}>",
+        tail=f"</{mark}invoke>\n",
+        closing=f"</{mark}{word}>",
         tools=r'[^"]+',
-        openings=(f"<{_DSML}{other}>",),
-        strays=(f"</{_DSML}{other}>",),
+        openings=tuple(f"<{_DSML}{other}>" for other in others),
+        strays=tuple(f"</{_DSML}{other}>" for other in others),
         tokens=(_DSML,),
+        also=also,
     )
 
 
+_DSML41 = _dsml("dsml41", "calls", space=" ")
 _DSML32 = _dsml("dsml", "function_calls", "tool_calls")
-_DSML4 = _dsml("dsml4", "tool_calls", "function_calls")
+# The others are slips of V4.
+_DSML4 = _dsml("dsml4", "tool_calls", "function_calls", "toolcalls", "tool", also=(_DSML41,))
+
 
 _KIMI_K3 = Notation(
     "kimi_k3",
@@ -382,6 +387,7 @@ _BY_NAME = {
         _MINICPM,
         _DSML32,
         _DSML4,
+        _DSML41,
         _deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""),
         _deepseek(
             "deepseek_v3",
@@ -459,6 +465,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed_oss", ("<seed:tool_call>",)),
     ("hy_v3", ("<arg_key{}>",)),
     ("glm47", ("<arg_key>",)),
+    ("dsml41", (f"{_DSML} calls>",)),
     ("dsml4", (_DSML, "tool_calls>")),
     ("dsml", (_DSML,)),
     ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),

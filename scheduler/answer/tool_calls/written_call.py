@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from hashlib import sha256
+from html import unescape
 from typing import Any
 
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
@@ -13,6 +14,7 @@ from scheduler.answer.tool_calls.json_text import json_text
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
+_WRAPPERS = ("arguments", "parameters", "properties", "input")
 LONG_TEXT = 512
 """Characters up to which a value is read within a token's time."""
 
@@ -71,6 +73,16 @@ class WrittenCall:
         """Return whether `key` is a parameter of the tool that the model has not written yet."""
         properties = self.schema.get("properties")
         return isinstance(properties, Mapping) and key in properties and key not in self._keys
+
+    def wraps(self, key: str) -> bool:
+        """Return whether the value of `key` can be all of the arguments, of which models make one parameter."""
+        properties = self.schema.get("properties")
+        named = isinstance(properties, Mapping) and len(properties) > 0 and key not in properties
+        return named and key in _WRAPPERS and not self._sent
+
+    def spelled(self, key: str) -> str:
+        """Return the name of a parameter that a model writes as `key`."""
+        return plain if self.lacks(plain := unescape(key)) else key
 
     def property_schema(self, key: str) -> Any:
         """Return the schema of one argument, with references followed; None if they cannot be followed."""
