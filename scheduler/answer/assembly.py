@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
-from scheduler.answer.harmony import ENDS, MESSAGE, Header
+from scheduler.answer.harmony import BOUNDS, ENDS, MESSAGE, Header
 from scheduler.answer.sections import SectionKind, Sections, SectionText
 from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream, is_control
 from scheduler.answer.token_spans import TokenSpans
@@ -254,12 +254,9 @@ class Assembly:
             yield from self._say(header.message)
         if block is not None and header.recipient is not None and mark == MESSAGE:
             yield from self._addressed(block, header.recipient)
-        else:
-            yield from self._until(ENDS)
-        if (yield from stream.peek()) == "":
-            raise TextEnded
-        mark = yield from self._until(ENDS)
-        stream.read(len(mark))
+        mark = yield from self._until(BOUNDS)
+        if mark in ENDS:
+            stream.read(len(mark))
 
     def _addressed(self, block: CallReader, recipient: str) -> Reading[None]:
         """Read a message for a tool, up to its end."""

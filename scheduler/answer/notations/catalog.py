@@ -41,7 +41,6 @@ _QWEN_TAGS = Tagged(
     opening=f"<parameter={NAME}>\n",
     closing="\n</parameter>\n",
     ends=("</parameter>", "</tool_call>"),
-    has_null_word=True,
     names=r"[^\s<>]+",
 )
 
@@ -64,8 +63,6 @@ _MINIMAX = Notation(
         opening=f'<parameter name="{NAME}">',
         closing="</parameter>\n",
         ends=("</parameter>", "</invoke>", "</minimax:tool_call>"),
-        trims=True,
-        has_null_word=True,
         names=_IN_QUOTES,
     ),
     tail="</invoke>\n",
@@ -91,7 +88,6 @@ _MINICPM = Notation(
         opening=f'<param name="{NAME}">',
         closing="</param>",
         ends=("</param>", "</function>", "]]>"),
-        has_null_word=True,
         quoted=("<![CDATA[", "]]>"),
         quoted_for="<&",
         names=_IN_QUOTES,
@@ -189,7 +185,7 @@ HARMONY = Notation(
     # The end of the call is the end of the turn: a token that ends the answer.
     arguments=JsonObject(ends=harmony.ENDS),
     parallel=False,
-    openings=harmony.ENDS,
+    openings=harmony.BOUNDS,
 )
 
 _KIMI_K2 = Notation(
@@ -269,7 +265,7 @@ def _listed(name: str, opening: str, closing: str, head: str = _JSON_HEAD, **mor
     )
 
 
-def _glm(name: str, prefix: str = "", suffix: str = "", without_parameters: str | None = None) -> Notation:
+def _glm(name: str, prefix: str = "", suffix: str = "") -> Notation:
     """GLM 4.5 and 4.6 write each tag on a line of its own, GLM 4.7 and later write no line breaks."""
     return Notation(
         name,
@@ -280,8 +276,6 @@ def _glm(name: str, prefix: str = "", suffix: str = "", without_parameters: str 
             closing=f"</{prefix}arg_value{suffix}>",
             ends=(f"</{prefix}arg_value{suffix}>", f"</{prefix}tool_call{suffix}>"),
             breaks=("", "\n"),
-            trims=True,
-            without_parameters=without_parameters,
             names=r"[^<>\s]+",
         ),
         call_end=f"</{prefix}tool_call{suffix}>",
@@ -375,12 +369,7 @@ _BY_NAME = {
         _SEED,
         _glm("glm47"),
         _glm("laguna"),
-        # mlx-lm's parser reads a call without parameters only as JSON.
-        _glm(
-            "longcat",
-            "longcat_",
-            without_parameters=f"<longcat_tool_call>{_JSON_HEAD}{{}}}}</longcat_tool_call>",
-        ),
+        _glm("longcat", "longcat_"),
         _HY3,
         _MINIMAX,
         _MINIMAX_M3,

@@ -147,8 +147,10 @@ class CallReader:
                 yield from json_arguments(self._stream, call)
             yield from self._braces()
             yield from self._stream.space()
+            end = self._stream.position
             if not (yield from self._stream.ended()) and not (yield from self._literal(self._openers)):
                 raise NotAsWritten("there is text behind the arguments")
+            self._stream.rewind(end)
             self._over()
         except (NotAsWritten, ValueError, RecursionError) as fault:
             yield from self._broken(begun, "", fault)
@@ -200,9 +202,9 @@ class CallReader:
         return (yield from self._names_offered())
 
     def _names_offered(self) -> Waiting[bool]:
-        quote = (yield from self._stream.peek()) in ("'", '"')
-        if quote:
+        if (yield from self._stream.peek()) in ("'", '"'):
             self._stream.read(1)
+            yield from self._stream.space()
         yield from self._stream.optional(_FUNCTIONS)
         name = ""
         offered = self._calls.offered

@@ -75,7 +75,7 @@ class WrittenCall:
         return isinstance(properties, Mapping) and key in properties and key not in self._keys
 
     def wraps(self, key: str) -> bool:
-        """Return whether the value of `key` can be all of the arguments, of which models make one parameter."""
+        """Return whether the value of `key` can be all of the arguments: models make one of them."""
         properties = self.schema.get("properties")
         named = isinstance(properties, Mapping) and len(properties) > 0 and key not in properties
         return named and key in _WRAPPERS and not self._sent

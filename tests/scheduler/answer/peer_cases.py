@@ -225,6 +225,8 @@ def _tagged() -> Iterator[Case]:
         f"<minimax:tool_call>{_INVOKE}",
     ):
         yield _case("MiniMax M2", f"<think>a</think>Ok.\n{raw}", OSLO, thoughts="a", text="Ok.")
+        raw = raw.replace('"get_weather"', '" get_weather "')
+        yield _case("MiniMax M2", f"Ok.\n{raw}", OSLO, text="Ok.")
     yield _case("MiniMax M2", f"<minimax:tool_call>\n{_INVOKE}{_INVOKE}</minimax:tool_call>", OSLO, OSLO)
     raw = _INVOKE.replace("</invoke>\n", "")
     yield _case("MiniMax M2", f"<minimax:tool_call>\n{raw}</minimax:tool_call>", OSLO)
@@ -416,6 +418,14 @@ def _others() -> Iterator[Case]:
                    "commentary to=functions.get_weatherjson", "analysis to=get_weather code"):  # fmt: skip
         yield _case("gpt-oss", f'<|channel|>{header}<|message|>{{"city": "Oslo"}}<|call|>', OSLO)
     yield _case("gpt-oss", " to=functions.now<|channel|>commentary<|message|><|call|>", NOW)
+    call = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}'
+    for end in ("<|call|>", "<|call|>\n", "\n", "<|end|><|start|>assistant"):
+        yield _case(
+            "gpt-oss", f"{call}{end}{call}{end}<|channel|>final<|message|>Ok.", OSLO, OSLO, text="Ok."
+        )
+    yield _case(
+        "gpt-oss", "<|channel|>analysis<|message|>a<|channel|>final<|message|>Ok.", text="Ok.", thoughts="a"
+    )
     yield _case("gpt-oss", "<|channel|>commentary to=assistant<|message|>Hi.<|end|>", text="Hi.")
     yield _case("gpt-oss", "<|channel|>commentary to=functions.now<|message|>{broken<|call|>", malformed=1)
     yield _case("gpt-oss", '<|channel|>commentary to=functions.maps.get-weather/v2<|message|>{"city-name": "x", "$top": 3}',

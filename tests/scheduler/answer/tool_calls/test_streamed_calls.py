@@ -127,10 +127,9 @@ def calls(draw: st.DrawFn, template: Template) -> list[Call]:
     for key in keys:
         arguments[key] = draw(VALUES[key][1].filter(lambda value: carries(template, value)))
     made: list[Call] = [(name_in(template), arguments)]
-    if template.parser != "longcat" and draw(st.booleans()):
+    if draw(st.booleans()):
         made.append((OTHER.name, {}))
-    # Longcat's parser needs a parameter.
-    return made if arguments or template.parser != "longcat" else [(name_in(template), {"whole": 1})]
+    return made
 
 
 def read(template: Template, raw: str, cuts: list[int]) -> Message:
