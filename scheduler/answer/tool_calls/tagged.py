@@ -148,8 +148,7 @@ class TaggedArguments:
             return False
         if not isinstance(value, dict) or not value or not all(map(self._call.lacks, value)):
             return False
-        for key, one in value.items():
-            yield from self._call.member(key, len(text), partial(_itself, one))
+        yield from self._call.members(value, len(text))
         return True
 
     def _streams(self, key: str, is_text: bool | None, types: frozenset[str]) -> Waiting[bool]:
@@ -296,10 +295,6 @@ class TaggedArguments:
         self._stream.rewind(position)
         self._stream.read(behind - position)
         return begins
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _named(text: str) -> tuple[str, str]:

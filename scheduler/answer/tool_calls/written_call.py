@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from html import unescape
 from typing import Any
@@ -104,9 +105,7 @@ class WrittenCall:
         """Return whether reading a value of `length` characters belongs in a worker thread."""
         return length > LONG_TEXT or self._calls.offered.is_large(self.started.name)
 
-    def member(
-        self, key: str, length: int, read: Callable[[], Any]
-    ) -> Generator[ToolCallArguments | Heavy, None, None]:
+    def member(self, key: str, length: int, read: Callable[[], Any]) -> Iterator[ToolCallArguments | Heavy]:
         """Yield a whole member, its value coerced to its schema. `read` returns the value of a text of
         `length` characters. Raise ValueError for what is no JSON."""
         if self.is_heavy(length):
@@ -114,6 +113,11 @@ class WrittenCall:
         fitted = coerce(read(), self.property_schema(key), root=self.schema, budget=self._calls.budget)
         text = json_text(fitted)
         yield self.json(self._head(key) + text)
+
+    def members(self, values: Mapping[str, Any], length: int) -> Iterator[ToolCallArguments | Heavy]:
+        """Yield members that are read, of a text of `length` characters."""
+        for key, value in values.items():
+            yield from self.member(key, length, partial(_itself, value))
 
     def begin_string(self, key: str) -> ToolCallArguments:
         return self.json(self._head(key) + '"')
@@ -132,6 +136,10 @@ class WrittenCall:
         begins = "{" if not self._sent else ", "
         self._keys.add(key)
         return begins + json_text(key) + ": "
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"

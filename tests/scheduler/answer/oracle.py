@@ -50,10 +50,11 @@ def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any
     return found
 
 
-def carries(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
+def can_carry(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
     """Whether mlx-lm's parser can read these calls as they are. Where values are bare texts it strips some,
     takes the word null for null, and needs a parameter."""
-    if not isinstance(tool_syntax(parser).arguments, Tagged):
+    form = tool_syntax(parser).arguments
+    if not isinstance(form, Tagged) or form.is_flagged:
         return True
     values = [value for _, arguments in calls for value in arguments.values()]
     texts = [value for value in values if isinstance(value, str)]

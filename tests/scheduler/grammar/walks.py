@@ -36,7 +36,7 @@ from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import KIMI_K3, Message, form
-from tests.scheduler.answer.oracle import PARSERS, carries, judged
+from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
 _LONG = 80
@@ -224,7 +224,7 @@ class Walker:
         _, read = self.read(tokens, prepared)
         assert self.form.tools is not None
         parser = self.form.tools.name
-        can_judge = parser in PARSERS and carries(parser, read)
+        can_judge = parser in PARSERS and can_carry(parser, read)
         by_mlx_lm = judged(parser, written, tools) if can_judge else read
         assert read, "no call"
         assert [name for name, _ in by_mlx_lm] == [name for name, _ in read]
