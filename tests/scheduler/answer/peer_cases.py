@@ -194,9 +194,11 @@ def _hermes_and_qwen() -> Iterator[Case]:
             family, "T.</think>\n\n</think>\n\nAnswer.", text="Answer.", thoughts="T.", in_thoughts=True
         )
         yield _case(family, "</think>\n\nAnswer.", text="Answer.")
-        other = _XML.replace("get_weather", "other")
-        yield _case(family, f"<tool_call>\n{other}\n</tool_call>\n<tool_call>\n{other}\n</tool_call>",
-                    ("other", {"city": "Oslo"}), ("other", {"city": "Oslo"}))  # fmt: skip
+        other = _XML.replace("get_weather", "other").replace(
+            "</function>", "<parameter=days>\n3\n</parameter>\n</function>"
+        )
+        call = f"<tool_call>\n{other}\n</tool_call>"
+        yield _case(family, f"{call}\n{call}", ("other", OSLO_3[1]), ("other", OSLO_3[1]))
         wrapped = _XML.replace("=city", "=arguments").replace("Oslo", '{"city": "Oslo"}')
         yield _case(family, f"<tool_call>\n{wrapped}\n</tool_call>", OSLO)
 

@@ -111,19 +111,9 @@ NOTATIONS: dict[str, Walked] = {
     **{
         name: Walked(form(name), ())
         for name in (
-            *(
-                "seed_oss",
-                "dsml4",
-                "dsml41",
-                "hy_v3",
-                "deepseek_v3",
-                "deepseek_v31",
-                "cohere",
-                "apertus",
-                "granite",
-            ),
-            *("granite", "hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3"),
-            "phi4_mini",
+            *("seed_oss", "dsml4", "hy_v3", "deepseek_v3", "deepseek_v31", "cohere", "apertus", "granite"),
+            *("hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3", "phi4_mini"),
+            "dsml41",
         )
     },
 }
