@@ -36,6 +36,12 @@ class ReasoningSyntax:
     anywhere: bool = False
     opens: bool = False
 
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Return what a model writes at the beginning of reasoning that the prompt has opened."""
+        word = self.start.rpartition(">")[2]
+        return (self.start, f"{word}\n") if word and self.anywhere else (self.start,)
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
@@ -121,6 +127,7 @@ REASONING_SYNTAXES = {
     "apertus": ReasoningSyntax("<|inner_prefix|>", "<|inner_suffix|>", anywhere=True),
     "seed": ReasoningSyntax("<seed:think>", "</seed:think>"),
     "minimax_m3": ReasoningSyntax("<mm:think>", "</mm:think>"),
+    "granite": ReasoningSyntax("Here is my thought process:", "Here is my response:"),
 }
 REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 """Values of `--reasoning-parser`."""
@@ -129,7 +136,7 @@ _TAGS = re.compile(r"</([\w:]*think(?:ing)?(?::\w+)?)>")
 _AROUND_TEXT = (
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    *("<|begin_of_box|>", "<|end_of_box|>"),
+    *("<|begin_of_box|>", "<|end_of_box|>", "<answer>", "</answer>"),
     *("<|channel>", *(f"<|channel>{word}\n" for word in ("response", "content", "final", "answer"))),
 )
 """What families write around an answer's text."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
-from scheduler.answer.harmony import ENDS, MESSAGE, Header
+from scheduler.answer.harmony import BOUNDS, ENDS, MESSAGE, Header
 from scheduler.answer.sections import SectionKind, Sections, SectionText
-from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream
+from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream, is_control
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import CallReader, is_control
+from scheduler.answer.tool_calls.reading import CallReader
 from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
@@ -159,6 +159,7 @@ class Assembly:
             anywhere = reasoning.anywhere or not in_text
             (marks if anywhere else firsts).append(reasoning.end)
             (marks if anywhere and in_text else firsts).append(reasoning.start)
+            firsts += reasoning.again if not in_text else ()
         calls = () if block is None else (*block.openers, *block.prefixes)
         if in_text:
             marks += [*self._bare, *([self._result_mark] if self._result_mark else [])]
@@ -189,7 +190,7 @@ class Assembly:
                 return
             if reasoning is not None and in_text and mark == reasoning.start:
                 return self._enter(SectionKind.REASONING)
-            if not in_text and mark != (reasoning.start if reasoning else ""):
+            if not in_text and mark not in (reasoning.again if reasoning else ()):
                 return self._enter(SectionKind.TEXT)
 
     def _begins_call(self, block: CallReader) -> Reading[bool]:
@@ -203,9 +204,9 @@ class Assembly:
 
     def _calls_of(self, block: CallReader) -> Reading[None]:
         shown, malformed = self._texts[self._section], self._calls.malformed
-        space = shown.trailing()
+        space, alone = shown.trailing(), shown.at_mark
         shown.mark()
-        yield from block.read(space)
+        yield from block.read(space, alone=alone)
         self._stream.release()
         if self._calls.enough:
             # The answer is complete.
@@ -253,12 +254,9 @@ class Assembly:
             yield from self._say(header.message)
         if block is not None and header.recipient is not None and mark == MESSAGE:
             yield from self._addressed(block, header.recipient)
-        else:
-            yield from self._until(ENDS)
-        if (yield from stream.peek()) == "":
-            raise TextEnded
-        mark = yield from self._until(ENDS)
-        stream.read(len(mark))
+        mark = yield from self._until(BOUNDS)
+        if mark in ENDS:
+            stream.read(len(mark))
 
     def _addressed(self, block: CallReader, recipient: str) -> Reading[None]:
         """Read a message for a tool, up to its end."""

@@ -17,7 +17,9 @@ import re
 MESSAGE = "<|message|>"
 START = "<|start|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|eom|>", "<|eot|>", START)
-TOKENS = (MESSAGE, *ENDS, "<|channel|>", "<|constrain|>")
+BOUNDS = (*ENDS, "<|channel|>")
+"""Where a message is over: the mark at its end may be missing."""
+TOKENS = (MESSAGE, *BOUNDS, "<|constrain|>")
 
 _LONGEST_HEADER = 1024
 _RECIPIENT = re.compile(r"to=([^\s<]+)")

@@ -59,6 +59,11 @@ class SectionText:
             self._gap = "".join(self._space) or self._separator
         self._at_mark, self._space = True, []
 
+    @property
+    def at_mark(self) -> bool:
+        """Return whether there is no text since the last mark or the beginning."""
+        return self._at_mark or not self._begun
+
     def unmarked(self) -> None:
         """Take note that what seemed to be marks is part of the text."""
         self._begun, self._at_mark, self._space = True, False, []

@@ -41,6 +41,11 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
+def is_control(text: str) -> bool:
+    """Return whether a text begins with a control token, which no text of an answer has."""
+    return text.startswith("<|") or text[1:2] == "｜"
+
+
 class NotAsWritten(Exception):
     """The text is not as the notation has it."""
 

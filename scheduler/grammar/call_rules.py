@@ -29,7 +29,7 @@ from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
 from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
-from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
+from scheduler.grammar.text_pattern import is_free, on_one_line, text_pattern, text_without, trimmed
 from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
 from scheduler.request import Tool
 from scheduler.structure import Pattern, Rules
@@ -114,10 +114,6 @@ class CallRules:
         name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
         written = (self._notation.call_start + self._notation.head).replace(TOOL, name)
         head = self._with_number(written if self._notation.opening else written.removeprefix(self._mark))
-        form = self._notation.arguments
-        if body == NOTHING and isinstance(form, Tagged) and form.without_parameters is not None:
-            bare = form.without_parameters.replace(TOOL, tool.name)
-            return self._book.literal(bare.removeprefix(self._mark))
         return f"{head} {body} {self._book.literal(self._notation.tail + self._notation.call_end)}"
 
     @property
@@ -240,17 +236,8 @@ class _TaggedRules:
                 continue
             rules.append(rule if required else f"{rule}?")
         if not rules:
-            return self._no_parameters()
-        if self._form.without_parameters is not None and all(rule.endswith("?") for rule in rules):
-            rules = [self._at_least_one(rules)]
+            return self._breaks() or NOTHING
         return " ".join([*rules, self._breaks()])
-
-    def _no_parameters(self) -> str:
-        return NOTHING if self._form.without_parameters is not None else self._breaks() or NOTHING
-
-    def _at_least_one(self, rules: Sequence[str]) -> str:
-        first = (f"{rule[:-1]} {' '.join(rules[place + 1 :])}" for place, rule in enumerate(rules))
-        return self._book.rule(" | ".join(first))
 
     def _parameter(self, name: str, schema: Any, path: Path) -> str:
         if re.fullmatch(self._form.names, name) is None:
@@ -268,9 +255,8 @@ class _TaggedRules:
                 texts, others = [one for one in texts if is_free(one)][:1], []
         written, faults = list[str](), list[Inexpressible]()
         for one in texts:
-            trims = self._form.trims and not (is_free(one) and _is_read_exactly(schema, forms))
             try:
-                text = self._text(one, trims=trims, has_null=has_null)
+                text = self._text(one, has_null=has_null)
                 written.append(f"{self._opening(self._form.opening, name)} {text}")
             except Inexpressible as fault:
                 faults.append(fault)
@@ -300,40 +286,33 @@ class _TaggedRules:
             written.append(f"{opening} {rule} {closing}")
         return written
 
-    def _text(self, one: Form, *, trims: bool, has_null: bool = False) -> str:
+    def _text(self, one: Form, *, has_null: bool = False) -> str:
         form = self._form
         pattern = text_pattern(one, form.ends, self._pattern_complaint, strict=self._forms.strict)
+        bare = pattern if form.quoted is None else trimmed(on_one_line(pattern, form.quoted_for))
+        ended = self._book.ended_by(f'({bare}) | "null"' if has_null else bare, form.closing)
         if form.quoted is None:
-            whole = self._nulls(trimmed(pattern) if trims else pattern, has_null=has_null)
-            return self._book.ended_by(whole, form.closing)
+            return ended
         start, end = form.quoted
-        bare = self._nulls(trimmed(on_one_line(pattern, form.quoted_for)), has_null=has_null)
-        inside = self._nulls(pattern, has_null=False)
-        quoted = f"{self._book.literal(start)} {self._book.ended_by(inside, end + form.closing)}"
-        return f"({self._book.ended_by(bare, form.closing)} | {quoted})"
-
-    def _nulls(self, pattern: str, *, has_null: bool) -> str:
-        if has_null:
-            return f'({pattern}) | "null"'
-        return no_null(pattern) if self._form.has_null_word else pattern
+        quoted = f"{self._book.literal(start)} {self._book.ended_by(pattern, end + form.closing)}"
+        return f"({ended} | {quoted})"
 
     def _free_parameters(self, one: Form) -> str:
         """Return the rule for a tool that declares no parameters: any, if it allows any."""
         others = one.schema.get("additionalProperties", True)
         if others is False:
-            return self._no_parameters()
+            return self._breaks() or NOTHING
         path = (*one.path, "additionalProperties")
         if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
             self._forms.fault(path, "parameters without declared names can only be strings in this notation")
-            return self._no_parameters()
+            return self._breaks() or NOTHING
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
         before, after = self._form.opening.split(NAME)
         name = self._book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
         opening = f"{self._book.literal(before)} {name} {self._broken(after)}"
-        value = one_of(self._text(form, trims=self._form.trims) for form in texts)
+        value = one_of(self._text(form) for form in texts)
         parameter = self._book.rule(f"{self._breaks()} {opening} {value}")
-        least = 0 if self._form.without_parameters is None else 1
-        return f"{parameter}{{{least},{MAX_FREE_PARAMETERS}}} {self._breaks()}"
+        return f"{parameter}{{0,{MAX_FREE_PARAMETERS}}} {self._breaks()}"
 
     def _opening(self, opening: str, name: str) -> str:
         return self._broken(opening.replace(NAME, name))
@@ -353,12 +332,6 @@ def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema to use in place of an unreadable one: parameters of the same names, with any value."""
     properties = schema.get("properties")
     return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
-
-
-def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
-    """Return whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need
-    not be whole to be known as a string."""
-    return {one.kind for one in forms} <= {"string", "null"} and "allOf" not in schema
 
 
 def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:

@@ -97,10 +97,6 @@ def trimmed(pattern: str) -> str:
     return f"{pattern} & ~/{_BLANK}{_ANY}/ & ~/{_ANY}{_BLANK}/"
 
 
-def no_null(pattern: str) -> str:
-    return f"{pattern} & ~/(?i:null)/"
-
-
 def on_one_line(pattern: str, marks: str) -> str:
     """Return a pattern of text without line breaks and `marks`."""
     return f"{pattern} & /[^\\n\\r{escaped(marks)}]*/"

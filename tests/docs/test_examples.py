@@ -140,6 +140,7 @@ WITHOUT = {
     "docs/offline.md",
     "docs/adapters.md",
     "docs/machines.md",
+    "docs/families.md",
     "docs/features.md",
     "docs/comparison.md",
     "docs/figures.md",

@@ -41,7 +41,6 @@ _QWEN_TAGS = Tagged(
     opening=f"<parameter={NAME}>\n",
     closing="\n</parameter>\n",
     ends=("</parameter>", "</tool_call>"),
-    has_null_word=True,
     names=r"[^\s<>]+",
 )
 
@@ -64,8 +63,6 @@ _MINIMAX = Notation(
         opening=f'<parameter name="{NAME}">',
         closing="</parameter>\n",
         ends=("</parameter>", "</invoke>", "</minimax:tool_call>"),
-        trims=True,
-        has_null_word=True,
         names=_IN_QUOTES,
     ),
     tail="</invoke>\n",
@@ -91,7 +88,6 @@ _MINICPM = Notation(
         opening=f'<param name="{NAME}">',
         closing="</param>",
         ends=("</param>", "</function>", "]]>"),
-        has_null_word=True,
         quoted=("<![CDATA[", "]]>"),
         quoted_for="<&",
         names=_IN_QUOTES,
@@ -102,29 +98,34 @@ _MINICPM = Notation(
 )
 
 
-def _dsml(name: str, word: str, other: str) -> Notation:
+def _dsml(name: str, word: str, *others: str, space: str = "", also: tuple[Notation, ...] = ()) -> Notation:
+    mark = _DSML + space
     return Notation(
         name,
-        opening=f"<{_DSML}{word}>\n",
-        head=f'<{_DSML}invoke name="{TOOL}">\n',
+        opening=f"<{mark}{word}>\n",
+        head=f'<{mark}invoke name="{TOOL}">\n',
         arguments=Tagged(
-            opening=f'<{_DSML}parameter name="{NAME}" string="true">',
-            json_opening=f'<{_DSML}parameter name="{NAME}" string="false">',
-            closing=f"</{_DSML}parameter>\n",
-            ends=(f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}{word}>"),
+            opening=f'<{mark}parameter name="{NAME}" string="true">',
+            json_opening=f'<{mark}parameter name="{NAME}" string="false">',
+            closing=f"</{mark}parameter>\n",
+            ends=(f"</{mark}parameter>", f"</{mark}invoke>", f"</{mark}{word}>"),
             names=r'[^"]+',
         ),
-        tail=f"</{_DSML}invoke>\n",
-        closing=f"</{_DSML}{word}>",
+        tail=f"</{mark}invoke>\n",
+        closing=f"</{mark}{word}>",
         tools=r'[^"]+',
-        openings=(f"<{_DSML}{other}>",),
-        strays=(f"</{_DSML}{other}>",),
+        openings=tuple(f"<{_DSML}{other}>" for other in others),
+        strays=tuple(f"</{_DSML}{other}>" for other in others),
         tokens=(_DSML,),
+        also=also,
     )
 
 
+_DSML41 = _dsml("dsml41", "calls", space=" ")
 _DSML32 = _dsml("dsml", "function_calls", "tool_calls")
-_DSML4 = _dsml("dsml4", "tool_calls", "function_calls")
+# The others are slips of V4.
+_DSML4 = _dsml("dsml4", "tool_calls", "function_calls", "toolcalls", "tool", also=(_DSML41,))
+
 
 _KIMI_K3 = Notation(
     "kimi_k3",
@@ -184,7 +185,7 @@ HARMONY = Notation(
     # The end of the call is the end of the turn: a token that ends the answer.
     arguments=JsonObject(ends=harmony.ENDS),
     parallel=False,
-    openings=harmony.ENDS,
+    openings=harmony.BOUNDS,
 )
 
 _KIMI_K2 = Notation(
@@ -264,7 +265,7 @@ def _listed(name: str, opening: str, closing: str, head: str = _JSON_HEAD, **mor
     )
 
 
-def _glm(name: str, prefix: str = "", suffix: str = "", without_parameters: str | None = None) -> Notation:
+def _glm(name: str, prefix: str = "", suffix: str = "") -> Notation:
     """GLM 4.5 and 4.6 write each tag on a line of its own, GLM 4.7 and later write no line breaks."""
     return Notation(
         name,
@@ -275,8 +276,6 @@ def _glm(name: str, prefix: str = "", suffix: str = "", without_parameters: str 
             closing=f"</{prefix}arg_value{suffix}>",
             ends=(f"</{prefix}arg_value{suffix}>", f"</{prefix}tool_call{suffix}>"),
             breaks=("", "\n"),
-            trims=True,
-            without_parameters=without_parameters,
             names=r"[^<>\s]+",
         ),
         call_end=f"</{prefix}tool_call{suffix}>",
@@ -370,18 +369,14 @@ _BY_NAME = {
         _SEED,
         _glm("glm47"),
         _glm("laguna"),
-        # mlx-lm's parser reads a call without parameters only as JSON.
-        _glm(
-            "longcat",
-            "longcat_",
-            without_parameters=f"<longcat_tool_call>{_JSON_HEAD}{{}}}}</longcat_tool_call>",
-        ),
+        _glm("longcat", "longcat_"),
         _HY3,
         _MINIMAX,
         _MINIMAX_M3,
         _MINICPM,
         _DSML32,
         _DSML4,
+        _DSML41,
         _deepseek("deepseek_v31", f"{TOOL}<｜tool▁sep｜>", ""),
         _deepseek(
             "deepseek_v3",
@@ -459,6 +454,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed_oss", ("<seed:tool_call>",)),
     ("hy_v3", ("<arg_key{}>",)),
     ("glm47", ("<arg_key>",)),
+    ("dsml41", (f"{_DSML} calls>",)),
     ("dsml4", (_DSML, "tool_calls>")),
     ("dsml", (_DSML,)),
     ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),

@@ -69,15 +69,9 @@ class Tagged:
     """What the model writes around all arguments where they are one JSON object."""
     breaks: tuple[str, ...] = ("",)
     """What the model may write before an opening and before the tail."""
-    trims: bool = False
-    """Whether the parser drops white space at both ends of a value: a text cannot begin or end with any."""
-    has_null_word: bool = False
-    """Whether the text `null`, in any case, is read as null, so that no string can be that."""
     quoted: tuple[str, str] | None = None
     """The marks around a text that has white space at its ends, a line break or one of `quoted_for`."""
     quoted_for: str = ""
-    without_parameters: str | None = None
-    """A whole call without parameters, with TOOL, where the parser needs another form for that."""
     names: str = ANY_NAME
     """A regular expression of the names that a parameter can have."""
     order: Order = Order.DECLARED

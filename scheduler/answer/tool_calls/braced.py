@@ -5,20 +5,19 @@ from __future__ import annotations
 from functools import partial
 
 from scheduler.answer.notations.description import Braced
-from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Waiting
+from scheduler.answer.text_stream import Reading, TextStream
 from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_literal
 from scheduler.answer.tool_calls.nested_text import nested_value
 from scheduler.answer.tool_calls.quoted_text import (
     QUOTES,
+    argument_name,
     member_ends,
     python_string,
-    short_string,
     text_until,
 )
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
-_FOREIGN = frozenset("{}[]<>,\"'\n")
 _CLOSERS = {"{": "}", "(": ")"}
 
 
@@ -31,7 +30,7 @@ def braced_arguments(stream: TextStream, call: WrittenCall, braced: Braced) -> R
         yield from stream.space()
         if (yield from stream.optional(closer)):
             break
-        key = yield from _key(stream, braced.string_mark)
+        key = yield from argument_name(stream, (":", "="), braced.string_mark)
         yield from stream.space()
         takes = takes_strings(call.property_schema(key))
         if takes and (yield from stream.optional(braced.string_mark)):
@@ -48,18 +47,3 @@ def braced_arguments(stream: TextStream, call: WrittenCall, braced: Braced) -> R
         yield from stream.space()
         mark = yield from stream.one_of([",", closer])
     yield call.end()
-
-
-def _key(stream: TextStream, mark: str) -> Waiting[str]:
-    if (yield from stream.optional(mark)):
-        key, _ = yield from stream.name([mark])
-    elif (yield from stream.peek()) in QUOTES:
-        key = yield from short_string(stream)
-    else:
-        key, found = yield from stream.name([":", "="])
-        stream.rewind(stream.position - len(found))
-    yield from stream.space()
-    yield from stream.one_of([":", "="])
-    if not (key := key.strip()) or not _FOREIGN.isdisjoint(key):
-        raise NotAsWritten(f"{key!r} is no name of an argument")
-    return key

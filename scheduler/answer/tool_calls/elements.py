@@ -8,6 +8,7 @@ with a mark before each tag, by which tags in a text are no tags.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 
 _ITEM = "item"
 _DEEPEST = 32
+_EMPTY: dict[Any, Callable[[], Any]] = {"array": list, "object": dict}
 
 
 def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: StepBudget) -> Reading[None]:
@@ -55,7 +57,7 @@ def _read(
     if mark in text:
         return _nested(text, mark, schema, 0)
     if "string" not in types:
-        return _leaf(text)
+        return _leaf(text, schema)
     return read_mixed(text, schema, call.schema, budget)
 
 
@@ -67,6 +69,7 @@ def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
     parts = text.split(mark)
     items: list[tuple[str, Any]] = []
     at = 1
+    between = parts[0]
     while at < len(parts):
         opening = re.match(r"<([^<>/\s]+)>", parts[at])
         if opening is None:
@@ -80,10 +83,15 @@ def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
         if end == len(parts):
             raise NotAsWritten(f"no end of {name}")
         inner = _schema_of(schema, name)
-        first = parts[at][opening.end() :]
-        inside = mark.join(["", *parts[at + 1 : end]])
-        items.append((name, _nested(inside, mark, inner, depth + 1) if inside else _scalar(first, inner)))
+        first, inside = parts[at][opening.end() :], parts[at + 1 : end]
+        value = (
+            _nested(mark.join([first, *inside]), mark, inner, depth + 1) if inside else _scalar(first, inner)
+        )
+        items.append((name, value))
+        between += parts[end][len(name) + 3 :]
         at = end + 1
+    if between.strip():
+        raise NotAsWritten(f"{between.strip()[:40]!r} stands between elements")
     if {name for name, _ in items} == {_ITEM}:
         return [value for _, value in items]
     values: dict[str, list[Any]] = {}
@@ -99,10 +107,13 @@ def _schema_of(schema: Any, name: str) -> Any:
 
 
 def _scalar(text: str, schema: Any) -> Any:
-    return text if takes_strings(schema) and isinstance(schema, dict) and "type" in schema else _leaf(text)
+    is_text = takes_strings(schema) and isinstance(schema, dict) and "type" in schema
+    return text if is_text else _leaf(text, schema)
 
 
-def _leaf(text: str) -> Any:
+def _leaf(text: str, schema: Any) -> Any:
+    if not text.strip() and isinstance(schema, dict) and schema.get("type") in _EMPTY:
+        return _EMPTY[schema["type"]]()
     try:
         return read_value(text)
     except ValueError:

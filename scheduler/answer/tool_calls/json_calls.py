@@ -116,10 +116,5 @@ def _whole(call: WrittenCall, text: str) -> Reading[None]:
         arguments = read_value(arguments) if arguments.strip() else None
     if arguments is not None and not isinstance(arguments, dict):
         raise NotAsWritten("the arguments are not an object")
-    for key, value in (arguments or {}).items():
-        yield from call.member(key, len(text), partial(_itself, value))
+    yield from call.members(arguments or {}, len(text))
     yield call.end()
-
-
-def _itself(value: Any) -> Any:
-    return value

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Waiting
+from scheduler.answer.text_stream import Reading, TextStream, Waiting
 from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.nested_text import nested_value
-from scheduler.answer.tool_calls.quoted_text import QUOTES, python_string, short_string
+from scheduler.answer.tool_calls.quoted_text import QUOTES, argument_name, python_string
 from scheduler.answer.tool_calls.written_call import WrittenCall
-
-_FOREIGN = frozenset("()[]{}<>\"'\n,")
-"""Characters of no argument's name. Python's names have neither hyphens nor dollars; models write them where
-the tool has them."""
 
 
 def keyword_arguments(stream: TextStream, call: WrittenCall) -> Reading[None]:
@@ -23,7 +19,7 @@ def keyword_arguments(stream: TextStream, call: WrittenCall) -> Reading[None]:
         yield from stream.space()
         if (yield from stream.optional(")")):
             break
-        key = yield from _key(stream)
+        key = yield from argument_name(stream, ("=", ":"))
         yield from stream.space()
         quote = (yield from _quote(stream)) if takes_strings(call.property_schema(key)) else ""
         if quote:
@@ -56,18 +52,6 @@ def _names_call(stream: TextStream) -> Waiting[bool]:
     while (letter := (yield from stream.peek())) and (letter.isalnum() or letter in "_-."):
         stream.read(1)
     return letter == "("
-
-
-def _key(stream: TextStream) -> Waiting[str]:
-    if (yield from stream.peek()) in QUOTES:
-        key = yield from short_string(stream)
-        yield from stream.space()
-        yield from stream.one_of(["=", ":"])
-        return key
-    key, _ = yield from stream.name(["="])
-    if not (key := key.strip()) or not _FOREIGN.isdisjoint(key):
-        raise NotAsWritten(f"{key!r} is no name of an argument")
-    return key
 
 
 def _quote(stream: TextStream) -> Waiting[str]:

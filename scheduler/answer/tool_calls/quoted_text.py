@@ -14,6 +14,9 @@ _ESCAPES = frozenset('"\\/bfnrtu')
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
 """How many digits follow the letter of an escape."""
+_FOREIGN = frozenset("()[]{}<>\"'\n,")
+"""Characters of no argument's name. Python's names have neither hyphens nor dollars; models write them where
+the tool has them."""
 
 
 def text_until(stream: TextStream, call: WrittenCall, marks: Sequence[str]) -> Reading[str]:
@@ -90,3 +93,20 @@ def short_string(stream: TextStream) -> Waiting[str]:
             raise NotAsWritten("it is too long for a name")
     inside = "".join(parts)
     return str(loads(f'"{inside}"', strict=False)) if quote == '"' else unescaped(inside)
+
+
+def argument_name(stream: TextStream, ends: Sequence[str], mark: str = "") -> Waiting[str]:
+    """Read the name of an argument, which may be a string, and one of `ends`. `mark`: what may stand around
+    it. Raise NotAsWritten."""
+    if mark and (yield from stream.optional(mark)):
+        key, _ = yield from stream.name([mark])
+    elif (yield from stream.peek()) in QUOTES:
+        key = yield from short_string(stream)
+    else:
+        key, found = yield from stream.name(ends)
+        stream.rewind(stream.position - len(found))
+        if not (key := key.strip()) or not _FOREIGN.isdisjoint(key):
+            raise NotAsWritten(f"{key!r} is no name of an argument")
+    yield from stream.space()
+    yield from stream.one_of(ends)
+    return key.strip()

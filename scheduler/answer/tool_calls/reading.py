@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from html import unescape
 from json import loads
 
 from scheduler.answer.notations.description import (
@@ -23,7 +24,15 @@ from scheduler.answer.notations.description import (
     Notation,
     Tagged,
 )
-from scheduler.answer.text_stream import HEAVY, NotAsWritten, Reading, TextEnded, TextStream, Waiting
+from scheduler.answer.text_stream import (
+    HEAVY,
+    NotAsWritten,
+    Reading,
+    TextEnded,
+    TextStream,
+    Waiting,
+    is_control,
+)
 from scheduler.answer.tool_calls.braced import braced_arguments
 from scheduler.answer.tool_calls.elements import element_arguments
 from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
@@ -77,6 +86,7 @@ class CallReader:
         self._listed = False
         self._within = False
         """Whether the mark of several calls has been opened."""
+        self._alone = False
         self._restarts = _MOST_RESTARTS
         self.cut = False
         """Whether the answer ends in the middle by the client's or the server's limits."""
@@ -95,15 +105,18 @@ class CallReader:
 
     @property
     def closers(self) -> tuple[str, ...]:
-        return self._closers
+        """Return what a model also writes behind calls, and which no text has."""
+        return tuple(mark for mark in self._closers if any(map(str.isalpha, mark)))
 
     @property
     def prefixes(self) -> tuple[str, ...]:
         """Return what begins a call where an offered name stands behind it."""
         return tuple(form.prefix for form in self._prefixes)
 
-    def read(self, space: str) -> Reading[None]:
-        """Read a block whose first mark is next, to its end. `space`: the white space before it."""
+    def read(self, space: str, *, alone: bool = True) -> Reading[None]:
+        """Read a block whose first mark is next, to its end. `space`: the white space before it. `alone`:
+        there is no text before it, so marks with nothing between them are no text either."""
+        self._alone = alone
         first = True
         while True:
             begun = self._stream.position
@@ -134,8 +147,10 @@ class CallReader:
                 yield from json_arguments(self._stream, call)
             yield from self._braces()
             yield from self._stream.space()
+            end = self._stream.position
             if not (yield from self._stream.ended()) and not (yield from self._literal(self._openers)):
                 raise NotAsWritten("there is text behind the arguments")
+            self._stream.rewind(end)
             self._over()
         except (NotAsWritten, ValueError, RecursionError) as fault:
             yield from self._broken(begun, "", fault)
@@ -187,15 +202,19 @@ class CallReader:
         return (yield from self._names_offered())
 
     def _names_offered(self) -> Waiting[bool]:
-        quote = (yield from self._stream.peek()) in ("'", '"')
-        if quote:
+        if (yield from self._stream.peek()) in ("'", '"'):
             self._stream.read(1)
+            yield from self._stream.space()
         yield from self._stream.optional(_FUNCTIONS)
         name = ""
         offered = self._calls.offered
-        while len(name) <= offered.longest_name:
+        # A model that calls one tool that was not offered calls others.
+        any_name = self._call is not None and self._call.started.name not in offered
+        while len(name) <= (_LONGEST_HEAD if any_name else offered.longest_name):
             letter = yield from self._stream.peek()
-            if name in offered and (not letter or not (letter.isalnum() or letter in "_-.")):
+            if (name in offered or (any_name and name)) and (
+                not letter or not (letter.isalnum() or letter in "_-.")
+            ):
                 return True
             if not letter or letter.isspace() or letter in "\"'":
                 return False
@@ -397,9 +416,8 @@ class CallReader:
 
     def _checked(self, text: str) -> str:
         name = text.strip()
-        if name not in self._calls.offered:
-            short = name.removeprefix(_FUNCTIONS)
-            name = short if short in self._calls.offered else name
+        spelled = (name, name.removeprefix(_FUNCTIONS), unescape(name))
+        name = next((one for one in spelled if one in self._calls.offered), name)
         if name not in self._calls.offered and _NAME.fullmatch(name) is None:
             raise NotAsWritten("it names no tool")
         return name
@@ -428,7 +446,7 @@ class CallReader:
             if _is_json(call.sent + rest):
                 rest = text
         self._over()
-        if isinstance(fault, _Empty) and is_control(text):
+        if isinstance(fault, _Empty) and (self._alone or is_control(text)):
             return False
         self._calls.malformed += 1
         yield MalformedCall(space + text, index, rest)
@@ -483,11 +501,6 @@ def _is_attribute(form: Notation) -> bool:
 
 def _longest_first(marks: Iterator[str]) -> tuple[str, ...]:
     return tuple(sorted({mark for mark in marks if mark}, key=len, reverse=True))
-
-
-def is_control(text: str) -> bool:
-    """Return whether a text begins with a control token, which no text of an answer has."""
-    return text.startswith("<|") or text[1:2] == "｜"
 
 
 def _is_json(text: str) -> bool:

@@ -16,7 +16,15 @@ from typing import Any
 from scheduler.answer.notations.description import BREAK, NAME, Tagged
 from scheduler.answer.notations.parameter_kind import read_mixed
 from scheduler.answer.schema_check import StepBudget
-from scheduler.answer.text_stream import NotAsWritten, Reading, TextEnded, TextStream, Waiting
+from scheduler.answer.text_stream import (
+    HEAVY,
+    NotAsWritten,
+    Reading,
+    TextEnded,
+    TextStream,
+    Waiting,
+    is_control,
+)
 from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
@@ -108,6 +116,7 @@ class TaggedArguments:
 
     def _parameter(self) -> Reading[None]:
         key, is_text = yield from self._key()
+        key = self._call.spelled(key)
         ends, quoted, is_quoted = self._ends, self._tagged.quoted, False
         if quoted is not None:
             yield from self._stream.space()
@@ -125,12 +134,27 @@ class TaggedArguments:
             yield self._call.end_string()
             return
         text = self._stream.raw(start, end)
+        if self._call.wraps(key) and (yield from self._wrapped(text)):
+            return
         yield from self._call.member(key, len(text), partial(self._read, key, text, is_text, types))
+
+    def _wrapped(self, text: str) -> Reading[bool]:
+        """Yield the members of an object that is all of the arguments, and return whether it is."""
+        if self._call.is_heavy(len(text)):
+            yield HEAVY
+        try:
+            value = read_value(text)
+        except ValueError:
+            return False
+        if not isinstance(value, dict) or not value or not all(map(self._call.lacks, value)):
+            return False
+        yield from self._call.members(value, len(text))
+        return True
 
     def _streams(self, key: str, is_text: bool | None, types: frozenset[str]) -> Waiting[bool]:
         """Return whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
         schema = self._call.property_schema(key)
-        if self._tagged.has_json:
+        if self._tagged.has_json or self._call.wraps(key):
             return False
         if is_text is not None:
             return is_text and takes_strings(schema)
@@ -197,7 +221,8 @@ class TaggedArguments:
                 opened = max(0, opened - 1)
             elif mark.endswith(self._key_start):
                 key = yield from self._peeked_key()
-                if opened == 0 and whole is None and mark.startswith(self._own_line) and call.lacks(key):
+                begins = mark.startswith(self._own_line) or is_control(self._key_start)
+                if opened == 0 and whole is None and begins and call.lacks(key):
                     # The closing tag is missing.
                     stream.rewind(here)
                     return here

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
+from html import unescape
 from typing import Any
 
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
@@ -13,6 +15,7 @@ from scheduler.answer.tool_calls.json_text import json_text
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
+_WRAPPERS = ("arguments", "parameters", "properties", "input")
 LONG_TEXT = 512
 """Characters up to which a value is read within a token's time."""
 
@@ -72,6 +75,16 @@ class WrittenCall:
         properties = self.schema.get("properties")
         return isinstance(properties, Mapping) and key in properties and key not in self._keys
 
+    def wraps(self, key: str) -> bool:
+        """Return whether the value of `key` can be all of the arguments: models make one of them."""
+        properties = self.schema.get("properties")
+        named = isinstance(properties, Mapping) and len(properties) > 0 and key not in properties
+        return named and key in _WRAPPERS and not self._sent
+
+    def spelled(self, key: str) -> str:
+        """Return the name of a parameter that a model writes as `key`."""
+        return plain if self.lacks(plain := unescape(key)) else key
+
     def property_schema(self, key: str) -> Any:
         """Return the schema of one argument, with references followed; None if they cannot be followed."""
         schema = property_schema(self.schema, key)
@@ -92,9 +105,7 @@ class WrittenCall:
         """Return whether reading a value of `length` characters belongs in a worker thread."""
         return length > LONG_TEXT or self._calls.offered.is_large(self.started.name)
 
-    def member(
-        self, key: str, length: int, read: Callable[[], Any]
-    ) -> Generator[ToolCallArguments | Heavy, None, None]:
+    def member(self, key: str, length: int, read: Callable[[], Any]) -> Iterator[ToolCallArguments | Heavy]:
         """Yield a whole member, its value coerced to its schema. `read` returns the value of a text of
         `length` characters. Raise ValueError for what is no JSON."""
         if self.is_heavy(length):
@@ -102,6 +113,11 @@ class WrittenCall:
         fitted = coerce(read(), self.property_schema(key), root=self.schema, budget=self._calls.budget)
         text = json_text(fitted)
         yield self.json(self._head(key) + text)
+
+    def members(self, values: Mapping[str, Any], length: int) -> Iterator[ToolCallArguments | Heavy]:
+        """Yield members that are read, of a text of `length` characters."""
+        for key, value in values.items():
+            yield from self.member(key, length, partial(_itself, value))
 
     def begin_string(self, key: str) -> ToolCallArguments:
         return self.json(self._head(key) + '"')
@@ -120,6 +136,10 @@ class WrittenCall:
         begins = "{" if not self._sent else ", "
         self._keys.add(key)
         return begins + json_text(key) + ": "
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -282,7 +282,6 @@ MALFORMED = (
     ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": }}</tool_call>'),
     ("json_tools", "<tool_call>get the time</tool_call>"),
     ("json_tools", '<tool_call>{"name": "get_time"'),
-    ("json_tools", "<tool_call>[]</tool_call>"),
     ("json_tools", '<tool_call>{"name": "\\q", "arguments": {}}</tool_call>'),
     ("json_tools", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
     ("json_tools", '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}}</tool_call>'),

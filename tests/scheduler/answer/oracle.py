@@ -50,6 +50,18 @@ def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any
     return found
 
 
+def can_carry(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
+    """Whether mlx-lm's parser can read these calls as they are. Where values are bare texts it strips some,
+    takes the word null for null, and needs a parameter."""
+    form = tool_syntax(parser).arguments
+    if not isinstance(form, Tagged) or form.is_flagged:
+        return True
+    values = [value for _, arguments in calls for value in arguments.values()]
+    texts = [value for value in values if isinstance(value, str)]
+    whole = parser != "longcat" or all(arguments for _, arguments in calls)
+    return whole and all(text == text.strip() and text.lower() != "null" for text in texts)
+
+
 def _view(types: dict[str, frozenset[str]]) -> dict[str, Any]:
     properties = {key: {"type": "string" if "string" in kinds else "object"} for key, kinds in types.items()}
     return {"type": "object", "properties": properties}

@@ -40,6 +40,7 @@ TOOLS = (
         {"type": "object", "properties": {"city-name": {"type": "string"}, "$top": {"type": "integer"}}},
     ),
     _tool("now"),
+    Tool("a&b", "", {"type": "object", "properties": {'c"d': {"type": "string"}}}),
 )
 OSLO = ("get_weather", {"city": "Oslo"})
 OSLO_3 = ("get_weather", {"city": "Oslo", "days": 3})
@@ -92,16 +93,18 @@ FORMS = {
     "DeepSeek V3.1": _form("deepseek_v31"),
     "DeepSeek V3.2": _form("dsml"),
     "DeepSeek V4": _form("dsml4"),
+    "DeepSeek V4.1": _form("dsml41"),
     "gpt-oss": HARMONY,
     "Mistral, Devstral": _form("mistral", "magistral"),
     "Llama 3": _form("llama3_json"),
     "Llama 4": _form("llama4_pythonic"),
     "Gemma 4": _form("gemma4", "gemma4", "<|channel>", "<|channel>response\n"),
     "Granite 3": _form("granite", "think", "<response>", "</response>"),
+    "Granite 3.2": _form("granite", "granite"),
     "Granite 20B": _form("granite_20b"),
     "LFM2": _form("pythonic"),
     "Seed-OSS": _form("seed_oss", "seed"),
-    "Hunyuan A13B": _form("hunyuan"),
+    "Hunyuan A13B": _form("hunyuan", "think", "<answer>", "</answer>"),
     "Hunyuan 3": _form("hy_v3"),
     "Command": _form("cohere", "cohere", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     "Command R+": _form("command_r"),
@@ -132,10 +135,10 @@ _GLM_CITY = "<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
 _MESSAGE = "<|end|><|start|>assistant<|channel|>"
 
 
-def _dsml(word: str) -> str:
+def _dsml(word: str, mark: str = _D) -> str:
     return (
-        f'<{_D}{word}>\n<{_D}invoke name="get_weather">\n<{_D}parameter name="city" string="true">Oslo'
-        f'</{_D}parameter>\n<{_D}parameter name="days" string="false">3</{_D}parameter>\n</{_D}invoke>\n</{_D}{word}>'
+        f'<{mark}{word}>\n<{mark}invoke name="get_weather">\n<{mark}parameter name="city" string="true">Oslo'
+        f'</{mark}parameter>\n<{mark}parameter name="days" string="false">3</{mark}parameter>\n</{mark}invoke>\n</{mark}{word}>'
     )
 
 
@@ -191,6 +194,13 @@ def _hermes_and_qwen() -> Iterator[Case]:
             family, "T.</think>\n\n</think>\n\nAnswer.", text="Answer.", thoughts="T.", in_thoughts=True
         )
         yield _case(family, "</think>\n\nAnswer.", text="Answer.")
+        other = _XML.replace("get_weather", "other").replace(
+            "</function>", "<parameter=days>\n3\n</parameter>\n</function>"
+        )
+        call = f"<tool_call>\n{other}\n</tool_call>"
+        yield _case(family, f"{call}\n{call}", ("other", OSLO_3[1]), ("other", OSLO_3[1]))
+        wrapped = _XML.replace("=city", "=arguments").replace("Oslo", '{"city": "Oslo"}')
+        yield _case(family, f"<tool_call>\n{wrapped}\n</tool_call>", OSLO)
 
 
 def _tagged() -> Iterator[Case]:
@@ -217,6 +227,8 @@ def _tagged() -> Iterator[Case]:
         f"<minimax:tool_call>{_INVOKE}",
     ):
         yield _case("MiniMax M2", f"<think>a</think>Ok.\n{raw}", OSLO, thoughts="a", text="Ok.")
+        raw = raw.replace('"get_weather"', '" get_weather "')
+        yield _case("MiniMax M2", f"Ok.\n{raw}", OSLO, text="Ok.")
     yield _case("MiniMax M2", f"<minimax:tool_call>\n{_INVOKE}{_INVOKE}</minimax:tool_call>", OSLO, OSLO)
     raw = _INVOKE.replace("</invoke>\n", "")
     yield _case("MiniMax M2", f"<minimax:tool_call>\n{raw}</minimax:tool_call>", OSLO)
@@ -230,13 +242,36 @@ def _tagged() -> Iterator[Case]:
         f"{_N}</tool_call>",
         ("get_weather", {"city": "Oslo", "units": ["C", "F"]}), NOW, text="Ok.", thoughts="a",
     )  # fmt: skip
+    for inside, calls in (
+        (f"{_N}<city>{_N}</city>{_N}<units>{_N}</units>", (("get_weather", {"city": "", "units": []}),)),
+        (f"{_N}<units>{_N}<item>C{_N}</item> lost{_N}</units>", ()),
+        (f"{_N}<units>lost{_N}<item>C{_N}</item>{_N}</units>", ()),
+    ):
+        yield _case("MiniMax M3", f'{_N}<tool_call>\n{_N}<invoke name="get_weather">{inside}{_N}</invoke>\n{_N}</tool_call>',
+                    *calls, malformed=1 - len(calls))  # fmt: skip
     for family, word in (("DeepSeek V3.2", "function_calls"), ("DeepSeek V4", "tool_calls")):
         yield _case(family, f"Ok.\n\n{_dsml(word)}", OSLO_3, text="Ok.")
         yield _case(family, f"hm</think>\n\n{_dsml(word)}", OSLO_3, thoughts="hm", in_thoughts=True)
         yield _case(family, _dsml("tool_calls"), OSLO_3)
+        days = f'<{_D}parameter name="days" string="false">3'
+        yield _case(family, _dsml(word).replace(f"</{_D}parameter>\n{days}", days), OSLO_3)
+        for key, flag in (("arguments", "false"), ("input", "true")):
+            whole = (
+                f'<{_D}parameter name="{key}" string="{flag}">{{"city": "Oslo", "days": 3}}</{_D}parameter>'
+            )
+            yield _case(family, f'<{_D}{word}>\n<{_D}invoke name="get_weather">\n{whole}\n</{_D}invoke>\n</{_D}{word}>',
+                        OSLO_3)  # fmt: skip
         yield _case(family, _dsml(word).split("\n", 1)[1], OSLO_3)
         yield _case(family, f'<{_D}{word}>\n<{_D}invoke name="now">\n</{_D}invoke>\n</{_D}{word}>', NOW)
         yield _case(family, f'<{_D}{word}>\n<{_D}invoke name="now"', malformed=1)
+    for word in ("toolcalls", "tool"):
+        raw = _dsml("tool_calls").replace(f"<{_D}tool_calls>", f"<{_D}{word}>", 1)
+        yield _case("DeepSeek V4", f"Ok.\n{raw}", OSLO_3, text="Ok.")
+    for family in ("DeepSeek V4", "DeepSeek V4.1"):
+        yield _case(family, f"hm</think>{_dsml('calls', f'{_D} ')}", OSLO_3, thoughts="hm", in_thoughts=True)
+    for family, call in (("Qwen 3", "tool_call"), ("GLM", "tool_call"), ("MiniMax M2", "minimax:tool_call")):
+        yield _case(family, f"a</think>\n<{call}></{call}>Ok.", text="Ok.", thoughts="a", in_thoughts=True)
+        yield _case(family, f"Write <{call}></{call}> so.", text="Write so.", malformed=1)
     yield _case("Seed-OSS", "<seed:think>a</seed:think>Ok.<seed:tool_call>\n<function=get_weather>\n"
                 "<parameter=city>Oslo</parameter>\n<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
                 OSLO_3, text="Ok.", thoughts="a")  # fmt: skip
@@ -265,6 +300,12 @@ def _tagged() -> Iterator[Case]:
         "<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
         OSLO_3, text="Ok.", thoughts="a",
     )  # fmt: skip
+    yield _case(
+        "Kimi K3",
+        '<|open|>tools<|sep|><|open|>call tool="a&amp;b" index="1"<|sep|><|open|>argument key="c&quot;d" type="string"'
+        "<|sep|>x<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        ("a&b", {'c"d': "x"}),
+    )
     yield _case("Kimi K3", "<|open|>response<|sep|>Hi<|close|>response<|sep|>", text="Hi", in_thoughts=True)
 
 
@@ -326,6 +367,9 @@ def _in_json() -> Iterator[Case]:
         yield _case(family, f"<think>a</think>{start}{_LIST}{end}", OSLO, NOW, thoughts="a")
         yield _case(family, "Only [1] and {x}.", text="Only [1] and {x}.")
     yield _case("Granite 3", "<think>a</think> <response>Ok.</response>", text="Ok.", thoughts="a")
+    thinking = "Here is my thought process: a\n\nHere is my response:"
+    yield _case("Granite 3.2", f"{thinking} Ok.", text="Ok.", thoughts="a")
+    yield _case("Hunyuan A13B", "<think>\na\n</think>\n<answer>\nOk.\n</answer>", text="Ok.", thoughts="a")
     yield _case("Granite 20B", f"<function_call> {_JSON} <function_call> {_JSON_NOW}", OSLO, NOW)
     yield _case("Phi-4 mini", f"<|tool_call|>[{_JSON}]<|/tool_call|>", OSLO)
     yield _case("xLAM", f"Ok.\n```json\n[{_JSON}]\n```", OSLO, text="Ok.")
@@ -376,6 +420,14 @@ def _others() -> Iterator[Case]:
                    "commentary to=functions.get_weatherjson", "analysis to=get_weather code"):  # fmt: skip
         yield _case("gpt-oss", f'<|channel|>{header}<|message|>{{"city": "Oslo"}}<|call|>', OSLO)
     yield _case("gpt-oss", " to=functions.now<|channel|>commentary<|message|><|call|>", NOW)
+    call = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}'
+    for end in ("<|call|>", "<|call|>\n", "\n", "<|end|><|start|>assistant"):
+        yield _case(
+            "gpt-oss", f"{call}{end}{call}{end}<|channel|>final<|message|>Ok.", OSLO, OSLO, text="Ok."
+        )
+    yield _case(
+        "gpt-oss", "<|channel|>analysis<|message|>a<|channel|>final<|message|>Ok.", text="Ok.", thoughts="a"
+    )
     yield _case("gpt-oss", "<|channel|>commentary to=assistant<|message|>Hi.<|end|>", text="Hi.")
     yield _case("gpt-oss", "<|channel|>commentary to=functions.now<|message|>{broken<|call|>", malformed=1)
     yield _case("gpt-oss", '<|channel|>commentary to=functions.maps.get-weather/v2<|message|>{"city-name": "x", "$top": 3}',
@@ -391,6 +443,7 @@ def _others() -> Iterator[Case]:
                 ("get_weather", {"city": "Oslo", "note": None}))  # fmt: skip
     yield _case("Gemma 4", f"{start}call:bad no brace{end}{start}call:now{{}}{end}", NOW, malformed=1)
     yield _case("Gemma 4", "<|channel>thought\na<channel|>Ok.<channel|>", text="Ok.", thoughts="a")
+    yield _case("Gemma 4", "thought\na<channel|>Ok.", text="Ok.", thoughts="a", in_thoughts=True)
     yield _case("Gemma 4", "<|channel>response\nOk.", text="Ok.")
     start, end = "<|tool_call_start|>", "<|tool_call_end|>"
     yield _case(
@@ -400,6 +453,7 @@ def _others() -> Iterator[Case]:
         NOW,
         text="Ok. Done.",
     )
+    yield _case("LFM2", f"{start}[now()]{end}Done (all), {{x}}.", NOW, text="Done (all), {x}.")
     yield _case("LFM2", f"{start}[maps.get-weather/v2(city-name='x', $top=3)]{end}", NAMED)
     yield _case("LFM2", f"{start}[{_JSON}]{end}", OSLO)
     yield _case("LFM2", f"{start}{_JSON}{end}", OSLO)

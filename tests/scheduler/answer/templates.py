@@ -122,10 +122,6 @@ class Template:
     closing: str = ""
     nests: bool = True
     """Whether mlx-lm's parser reads objects and arrays."""
-    trims: bool = False
-    """Whether mlx-lm's parser trims strings, which this server's reader does not."""
-    null_word: bool = False
-    """Whether mlx-lm's parser takes the string `null` for null."""
     confuses: Sequence[str] = ()
     """What in a string confuses mlx-lm's parser, and not this server's reader."""
 
@@ -135,14 +131,10 @@ class Template:
 
 TEMPLATES = {
     "json_tools": Template("json_tools", _hermes, (), separator="\n"),
-    "qwen3_coder": Template(
-        "qwen3_coder", _qwen3_coder, ("</parameter>", "</tool_call>"), separator="\n", null_word=True
-    ),
-    "glm47": Template("glm47", _glm("", ""), ("</arg_value>", "</tool_call>"), trims=True),
-    "glm45": Template("glm47", _glm("", "\n"), ("</arg_value>", "</tool_call>"), separator="\n", trims=True),
-    "longcat": Template(
-        "longcat", _glm("longcat_", "\n"), ("</longcat_arg_value>", "</longcat_tool_call>"), trims=True
-    ),
+    "qwen3_coder": Template("qwen3_coder", _qwen3_coder, ("</parameter>", "</tool_call>"), separator="\n"),
+    "glm47": Template("glm47", _glm("", ""), ("</arg_value>", "</tool_call>")),
+    "glm45": Template("glm47", _glm("", "\n"), ("</arg_value>", "</tool_call>"), separator="\n"),
+    "longcat": Template("longcat", _glm("longcat_", "\n"), ("</longcat_arg_value>", "</longcat_tool_call>")),
     "minimax_m2": Template(
         "minimax_m2",
         _minimax,
@@ -150,10 +142,8 @@ TEMPLATES = {
         opening="<minimax:tool_call>\n",
         closing="</minimax:tool_call>",
         confuses=("</invoke>",),
-        trims=True,
-        null_word=True,
     ),
-    "minicpm5": Template("minicpm5", _minicpm5, ("</param>", "</function>", "]]>"), null_word=True),
+    "minicpm5": Template("minicpm5", _minicpm5, ("</param>", "</function>", "]]>")),
     "dsml": Template(
         "dsml",
         _dsml,

@@ -42,6 +42,8 @@ TEMPLATES = [
     ("[TOOL_CALLS]", "mistral"),
     ("<atem:function_calls>", "muse_spark"),
     ("<tool_call>{{ tool_call.name }}", "json_tools"),
+    ("<｜DSML｜tool_calls>", "dsml4"),
+    ("<｜DSML｜ calls>", "dsml41"),
 ]
 
 
@@ -60,6 +62,14 @@ def test_the_vocabulary_shows_the_reasoning() -> None:
         assert found.reasoning is not None
         assert found.reasoning.start == start
     assert answer_format(Tokenizer("x"), "").reasoning is None
+
+
+def test_the_template_shows_what_stands_around_thoughts_and_text() -> None:
+    """Granite 3.2's words, Hunyuan's tags."""
+    granite = "Write after 'Here is my thought process:', and your answer after 'Here is my response:'."
+    assert answer_format(Tokenizer(granite), "").reasoning_notation == "granite"
+    hunyuan = answer_format(Tokenizer("{{ '<think>\n' }}</think>{{ '<answer>\n' }}</answer>"), "")
+    assert hunyuan.hidden_marks == ("<answer>", "</answer>")
 
 
 def test_harmony_is_known_by_its_tokens() -> None:

@@ -36,7 +36,7 @@ from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import KIMI_K3, Message, form
-from tests.scheduler.answer.oracle import PARSERS, judged
+from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
 _LONG = 80
@@ -113,6 +113,7 @@ NOTATIONS: dict[str, Walked] = {
         for name in (
             *("seed_oss", "dsml4", "hy_v3", "deepseek_v3", "deepseek_v31", "cohere", "apertus", "granite"),
             *("hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3", "phi4_mini"),
+            "dsml41",
         )
     },
 }
@@ -213,7 +214,8 @@ class Walker:
         _, read = self.read(tokens, prepared)
         assert self.form.tools is not None
         parser = self.form.tools.name
-        by_mlx_lm = judged(parser, written, tools) if parser in PARSERS else read
+        can_judge = parser in PARSERS and can_carry(parser, read)
+        by_mlx_lm = judged(parser, written, tools) if can_judge else read
         assert read, "no call"
         assert [name for name, _ in by_mlx_lm] == [name for name, _ in read]
         for name, arguments in [*by_mlx_lm, *read]:

@@ -18,7 +18,7 @@ from scheduler.events import FinishReason
 from scheduler.request import Tool
 from tests.examples import examples
 from tests.scheduler.answer.notations import Message, form, message_of, pipeline
-from tests.scheduler.answer.oracle import PARSERS, judged
+from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
 EVERY = pytest.mark.parametrize("name", TEMPLATES)
@@ -127,10 +127,9 @@ def calls(draw: st.DrawFn, template: Template) -> list[Call]:
     for key in keys:
         arguments[key] = draw(VALUES[key][1].filter(lambda value: carries(template, value)))
     made: list[Call] = [(name_in(template), arguments)]
-    if template.parser != "longcat" and draw(st.booleans()):
+    if draw(st.booleans()):
         made.append((OTHER.name, {}))
-    # Longcat's parser needs a parameter.
-    return made if arguments or template.parser != "longcat" else [(name_in(template), {"whole": 1})]
+    return made
 
 
 def read(template: Template, raw: str, cuts: list[int]) -> Message:
@@ -173,10 +172,8 @@ def agrees(template: Template, value: Any) -> bool:
         return agrees(template, list(value.values()))
     if not isinstance(value, str):
         return True
-    if template.trims and value != value.strip():
-        return False
-    is_null = template.null_word and value.lower() == "null"
-    return carries(template, value) and not is_null and not any(mark in value for mark in template.confuses)
+    judged_well = can_carry(template.parser, [(TOOL.name, {"text": value})])
+    return carries(template, value) and judged_well and not any(mark in value for mark in template.confuses)
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if TEMPLATES[name].parser in PARSERS])
