@@ -298,12 +298,13 @@ class _Draft:
         if tool.strict:
             inner = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
             return inner
-        plain = plain_schema(schema)
-        if isinstance(plain, dict):
-            loose = self.parts.loosened(plain, json_options(plain))
-            if loose is not None:
-                inner = loose["json_schema"]
-                return inner
+        with suppress(Inexpressible):
+            plain = plain_schema(schema).schema
+            if plain is not False:
+                loose, _ = self.parts.loosened(plain, json_options(plain))
+                if loose is not None:
+                    inner = loose["json_schema"]
+                    return inner
         return {**ANY_OBJECT, "x-guidance": json_options(ANY_OBJECT)}
 
     def _reasoning(self, prompt: ChatPrompt, in_reasoning: bool) -> str:
