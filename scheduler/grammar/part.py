@@ -65,7 +65,6 @@ class Parts:
         schema, place = {} if asked.schema is True else asked.schema, asked.place
         if not isinstance(schema, dict):
             raise _invalid((), place, "the JSON schema must be an object")
-        _check_size({"json_schema": schema}, place)
         white = asked.white_space
         if white is not None and (why := white_space_fault(white, self.complaint)) is not None:
             raise _invalid((), white.place, why)

@@ -1,8 +1,8 @@
 """A client's JSON schema in the keywords that the grammar library has, allowing the same values.
 
 Generators (zod, pydantic, TypeBox, OpenAPI) write keywords that say nothing, as `uniqueItems: false`, and
-keywords that others say as well, as `propertyNames`. The library knows neither. A keyword that no grammar holds
-is left out and named: it is a fault of a schema that must be kept to the letter.
+keywords that others say as well, as `propertyNames`. The library knows neither. A keyword that no grammar
+holds is left out and named: it is a fault of a schema that must be kept to the letter.
 
 Bounds that no answer reaches are left out; bounds that the library cannot count up to are the largest that
 it can, so that every value that it writes fits.

@@ -1,5 +1,8 @@
-"""The keywords of a schema that the grammar library refuses: the first one is the fault of a schema that must be
-kept to the letter; without them all, the library holds the rest."""
+"""The keywords of a schema that the grammar library refuses.
+
+One of them is the fault of a schema that must be kept to the letter. Without them all, the library holds the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,18 @@ Complaint = Callable[[Schema], str | None]
 """The library's error of a schema."""
 
 
-def fault(schema: Schema, complaint: str, complaint_of: Complaint) -> Path:
+def fault(
+    schema: Schema, complaint: str, complaint_of: Complaint, clock: Callable[[], float] = time.monotonic
+) -> Path:
     """Return the path to the keyword that `complaint`, the error of the whole schema, is about, or to the
     innermost part that has it."""
-    return _Search(schema, complaint_of).place(complaint)
+    return _Search(schema, complaint_of, clock).place(complaint)
 
 
 def held_part(schema: Schema, complaint_of: Complaint) -> tuple[Schema | None, list[Path]]:
     """Return `schema` without the keywords that cannot be held, and their paths. The former is None if it is
     no schema, if nothing fits it, or if the search for them takes too long."""
-    search = _Search(deepcopy(schema), complaint_of)
+    search = _Search(deepcopy(schema), complaint_of, time.monotonic)
     removed: list[Path] = []
     while (complaint := complaint_of(search.schema)) is not None:
         if _UNSATISFIABLE in complaint or search.is_over() or not _is_schema(search.schema):
@@ -75,13 +80,14 @@ def pointers(asked: Schema, lost: Iterable[Path]) -> tuple[str, ...]:
 class _Search:
     """Changes `schema`."""
 
-    def __init__(self, schema: Schema, complaint_of: Complaint) -> None:
+    def __init__(self, schema: Schema, complaint_of: Complaint, clock: Callable[[], float]) -> None:
         self.schema = schema
         self._complaint_of = complaint_of
-        self._until = time.monotonic() + SEARCH_SECONDS
+        self._clock = clock
+        self._until = clock() + SEARCH_SECONDS
 
     def is_over(self) -> bool:
-        return time.monotonic() > self._until
+        return self._clock() > self._until
 
     def place(self, complaint: str) -> Path:
         """Return the path to the keyword, or to the part, that has this complaint when it is compiled alone,

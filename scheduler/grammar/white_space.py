@@ -14,6 +14,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
+from scheduler.grammar.plain_schema import target
 from scheduler.grammar.vocabulary import NO_TEXT
 from scheduler.structure import WhiteSpace
 
@@ -90,18 +91,8 @@ class _Levels:
         name = str(reference)
         if name not in self._referred:
             self._referred[name] = MAX_LEVELS  # The value for a reference to itself.
-            self._referred[name] = self.of(self._resolved(name), step)
+            self._referred[name] = self.of(target(self._root, name), step)
         return self._referred[name]
-
-    def _resolved(self, reference: str) -> Any:
-        """Return the target of a reference; for one that is not in this schema, True, which allows anything:
-        the library decides about it."""
-        start, *path = reference.split("/")
-        found = self._root
-        for escaped in path:
-            name = escaped.replace("~1", "/").replace("~0", "~")
-            found = found.get(name, True) if isinstance(found, dict) else True
-        return found if start == "#" else True
 
 
 def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:

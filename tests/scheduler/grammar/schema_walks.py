@@ -34,9 +34,9 @@ def parts() -> Parts:
     return Parts(Verdicts(vocabulary().complaint).of)
 
 
-def grammar(schema: Any, *, exact: bool = True) -> str:
+def grammar(schema: Any, *, exact: bool = True, by: Parts | None = None) -> str:
     """The grammar of an answer that is held to `schema`. Raise InvalidRequest with its place."""
-    part = parts().checked(JsonText(schema, "p", exact=exact))
+    part = (by or parts()).checked(JsonText(schema, "p", exact=exact))
     return json.dumps({"grammars": [part]})
 
 

@@ -11,7 +11,7 @@ from llguidance import LLMatcher
 
 from scheduler.grammar.caches import Verdicts
 from scheduler.grammar.part import Parts
-from scheduler.grammar.unheld import MORE, MOST_NAMED
+from scheduler.grammar.unheld import MORE, MOST_NAMED, SEARCH_SECONDS, fault
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.structure import JsonText
 from tests.scheduler.grammar.schema_walks import vocabulary
@@ -78,7 +78,13 @@ KEYWORDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "unevaluatedProperties": ({**_A, "anyOf": [_A, {}], "unevaluatedProperties": False}, {"a": 1}, {"b": 1}),
     "uniqueItems": ({**_TWO, "uniqueItems": True}, [1], [1, 1]),
 }
-SAYS_OF: dict[str, str] = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+SAYS_OF: dict[str, str] = {
+    "then": "if",
+    "else": "if",
+    "minContains": "contains",
+    "maxContains": "contains",
+    "$recursiveRef": "items/$recursiveRef",
+}
 SAYS_NOTHING = frozenset(
     (
         "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
@@ -145,3 +151,19 @@ def test_many_are_named_by_the_first() -> None:
     many = {f"{name:02}": {"not": {"const": 1}} for name in range(40)}
     named = held({"type": "object", "properties": many})[1]
     assert named == (*(f"/properties/{name:02}/not" for name in range(MOST_NAMED)), MORE)
+
+
+def test_the_search_for_a_keyword_ends_with_its_time() -> None:
+    """Each step takes a fifth of the time, and there are twenty of them: what was found is named."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += SEARCH_SECONDS / 5
+        return now
+
+    schema: dict[str, Any] = {"pattern": "("}
+    for _ in range(20):
+        schema = {"type": "array", "items": schema}
+    path = fault(schema, "no", lambda part: "no" if "pattern" in json.dumps(part) else None, clock)
+    assert path == ("items",) * 6
