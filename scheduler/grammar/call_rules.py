@@ -24,8 +24,7 @@ from scheduler.answer.notations.description import (
     Tagged,
 )
 from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
-from scheduler.grammar.lark_grammar import Unreadable
-from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
+from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
 from scheduler.grammar.plain_schema import Plain, plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
