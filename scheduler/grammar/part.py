@@ -1,7 +1,4 @@
-"""Parts of an answer's grammar for llguidance, each checked by itself so that an error names its field.
-
-In an invalid JSON schema the place of the error is looked for, to name it in the client's message.
-"""
+"""Parts of an answer's grammar for llguidance, each checked by itself so that an error names its field."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
+from scheduler.grammar.caches import content_key
 from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.schema_forms import Inexpressible, Path
 from scheduler.grammar.unheld import fault, held_part, pointers
@@ -33,11 +31,19 @@ _ASCII = "dws"
 class Parts:
     """Checks the parts of one model's grammars."""
 
-    def __init__(self, verdict: Callable[[str], str | None]) -> None:
+    def __init__(self, complaint: Callable[[str], str | None]) -> None:
+        """`complaint` returns the error of a grammar, or None if it has none."""
         self.unheld: tuple[str, ...] = ()
         """What schemas that are not exact lose, by their fields and JSON pointers, as `field#/pointer`."""
-        self.verdict = verdict
-        """Returns the error of a grammar, or None if it has none. It is `Verdicts.of` or `Verdicts.known`."""
+        self._complaint = complaint
+        self._known: dict[bytes, str | None] = {}
+
+    def verdict(self, grammar: str) -> str | None:
+        """Return the error of a grammar, or None. A search for a place asks for the same one many times."""
+        key = content_key(grammar)
+        if key not in self._known:
+            self._known[key] = self._complaint(grammar)
+        return self._known[key]
 
     def complaint(self, part: dict[str, Any]) -> str | None:
         """Return the error of one part, or None."""

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import unquote
 
 from scheduler.grammar.lookahead import without_lookaheads
-from scheduler.grammar.schema_forms import Inexpressible, Path, malformed
+from scheduler.grammar.schema_forms import Inexpressible, Path, listed, malformed
 from scheduler.grammar.text_pattern import FORMATS
 
-NAMED = ("$defs", "definitions", "properties", "patternProperties")
+DEFINITIONS = ("$defs", "definitions")
+NAMED = (*DEFINITIONS, "properties", "patternProperties")
 """Keywords whose members are schemas."""
 LISTED = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
 SINGLE = ("items", "additionalItems", "additionalProperties")
@@ -111,22 +112,21 @@ def target(root: Any, reference: Any) -> Any:
 
 
 def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Schema]]:
-    """Yield path and content of each schema in `schema`, itself first."""
+    """Yield path and content of each schema in `schema` that is an object, itself first."""
     if isinstance(schema, dict):
         yield path, schema
         for step, part in parts(schema):
             yield from subschemas(part, (*path, *step))
 
 
-def parts(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+def parts(schema: Schema) -> Iterator[tuple[Path, Any]]:
     """Yield path and content of the direct subschemas, definitions first: a fault is in a bad definition, not
     in a reference to it."""
     for keyword in NAMED:
         if isinstance(inside := schema.get(keyword), dict):
-            yield from (((keyword, name), part) for name, part in inside.items() if isinstance(part, dict))
+            yield from (((keyword, name), part) for name, part in inside.items())
     for keyword in LISTED:
-        if isinstance(inside := schema.get(keyword), list):
-            yield from (((keyword, str(i)), part) for i, part in enumerate(inside) if isinstance(part, dict))
+        yield from (((keyword, str(place)), part) for place, part in enumerate(listed(schema, keyword)))
     for keyword in SINGLE:
         if isinstance(inside := schema.get(keyword), dict):
             yield (keyword,), inside
@@ -205,7 +205,7 @@ def _bound_counts(schema: Schema) -> None:
             value = schema[keyword] = int(value)
         if _is_number(value) and (value > _MOST_COUNT if keyword.startswith("max") else value == 0):
             del schema[keyword]
-    least, required = schema.get("minProperties"), _listed(schema, "required")
+    least, required = schema.get("minProperties"), listed(schema, "required")
     if _is_number(least) and least <= len(set(map(str, required))):
         del schema["minProperties"]
     most = schema.get("maxProperties")
@@ -244,10 +244,10 @@ def _name_properties(schema: Schema, names: Schema) -> bool:
     if allowed.keys() == {"const"}:
         allowed = {"enum": [allowed["const"]]}
     if allowed.keys() == {"enum"} and isinstance(allowed["enum"], list):
-        listed = dict.fromkeys(name for name in allowed["enum"] if isinstance(name, str))
+        names_listed = dict.fromkeys(name for name in allowed["enum"] if isinstance(name, str))
         schema["properties"] = {
-            **{name: one if name in listed else False for name, one in declared.items()},
-            **{name: others for name in listed if name not in declared},
+            **{name: one if name in names_listed else False for name, one in declared.items()},
+            **{name: others for name in names_listed if name not in declared},
         }
         schema["additionalProperties"] = False
     elif not declared and (pattern := _name_pattern(allowed)) is not None:
@@ -280,7 +280,7 @@ def _look_ahead(schema: Schema) -> None:
     if isinstance(pattern, str) and (found := without_lookaheads(pattern)) is not None:
         schema["pattern"], *more = found
         if more:
-            schema["allOf"] = [*_listed(schema, "allOf"), *({"pattern": one} for one in more)]
+            schema["allOf"] = [*listed(schema, "allOf"), *({"pattern": one} for one in more)]
 
 
 _REWRITES: tuple[Callable[[Schema], None], ...] = (
@@ -299,8 +299,3 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 def _members(schema: Schema, keyword: str) -> Schema:
     inside = schema.get(keyword)
     return inside if isinstance(inside, dict) else {}
-
-
-def _listed(schema: Schema, keyword: str) -> list[Any]:
-    inside = schema.get(keyword)
-    return inside if isinstance(inside, list) else []

@@ -60,13 +60,13 @@ class Form:
     @property
     def choices(self) -> list[Any] | None:
         """Return the only values that it allows, or None if it does not name them."""
-        if (listed := _constants(self.schema)) is None:
+        if (named := _constants(self.schema)) is None:
             return None
-        if "const" in self.schema and isinstance(named := self.schema.get("enum"), list):
-            listed = [value for value in listed if any(same_value(value, one) for one in named)]
+        if "const" in self.schema and isinstance(choices := self.schema.get("enum"), list):
+            named = [value for value in named if any(same_value(value, one) for one in choices)]
         check = SchemaCheck({}, _endless())
         others = {name: value for name, value in self.schema.items() if name not in ("const", "enum")}
-        return [value for value in listed if check.accepts(value, {**others, "type": self.kind})]
+        return [value for value in named if check.accepts(value, {**others, "type": self.kind})]
 
 
 class SchemaForms:
@@ -104,10 +104,10 @@ class SchemaForms:
             if reference in through or target is None:
                 raise Inexpressible((*path, "$ref"), f"{reference!r} refers to nothing that can be used")
             found = self._both(found, self._expanded(target, path, (*through, reference)), path)
-        for number, one in enumerate(_listed(schema, "allOf")):
+        for number, one in enumerate(listed(schema, "allOf")):
             found = self._both(found, self._expanded(one, (*path, "allOf", str(number)), through), path)
         for keyword in ("anyOf", "oneOf"):
-            if branches := _listed(schema, keyword):
+            if branches := listed(schema, keyword):
                 if keyword == "oneOf":
                     self._check_apart(branches, (*path, keyword))
                 some = [
@@ -139,7 +139,7 @@ class SchemaForms:
     def _differ(self, one: Any, other: Any) -> bool:
         """Return whether a property that both require separates two objects."""
         first, second = self._check.resolve(one) or {}, self._check.resolve(other) or {}
-        shared = set(_listed(first, "required")) & set(_listed(second, "required"))
+        shared = set(listed(first, "required")) & set(listed(second, "required"))
         for name in shared:
             a, b = (_constants(schema.get("properties", {}).get(name)) for schema in (first, second))
             if a is not None and b is not None and set(map(value_key, a)).isdisjoint(map(value_key, b)):
@@ -200,7 +200,7 @@ class SchemaForms:
             )
 
     def _merge_arrays(self, merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
-        if places := max(len(_listed(one, "prefixItems")), len(_listed(other, "prefixItems"))):
+        if places := max(len(listed(one, "prefixItems")), len(listed(other, "prefixItems"))):
             merged["prefixItems"] = [
                 self._of_both(_item(one, place), _item(other, place)) for place in range(places)
             ]
@@ -257,7 +257,7 @@ def _member(schema: dict[str, Any], name: str) -> Any:
 
 
 def _item(schema: dict[str, Any], place: int) -> Any:
-    prefix = _listed(schema, "prefixItems")
+    prefix = listed(schema, "prefixItems")
     return prefix[place] if place < len(prefix) else schema.get("items", True)
 
 
@@ -286,9 +286,9 @@ def _kinds(declared: Any) -> frozenset[str]:
 def _constants(schema: Any) -> list[Any] | None:
     if not isinstance(schema, Mapping):
         return None
-    return [schema["const"]] if "const" in schema else _listed(schema, "enum") or None
+    return [schema["const"]] if "const" in schema else listed(schema, "enum") or None
 
 
-def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    listed = schema.get(keyword)
-    return listed if isinstance(listed, list) else []
+def listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    inside = schema.get(keyword)
+    return inside if isinstance(inside, list) else []

@@ -13,7 +13,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from scheduler.grammar.plain_schema import HELD_FORMATS, Schema, parts, subschemas
+from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas
 from scheduler.grammar.schema_forms import Path
 
 MOST_NAMED = 16
@@ -36,7 +36,6 @@ _WIDENED = {
 """Keywords that a schema may have many of, and the library's errors of them."""
 _LOOSENED = frozenset(("pattern", "format", "multipleOf", "patternProperties", "minimum", "maximum"))
 """Keywords that are left out before any other."""
-_DEFINITIONS = ("$defs", "definitions")
 _UNSATISFIABLE = "nsatisfiable"
 """Part of the library's error for a schema that no value fits."""
 
@@ -92,14 +91,15 @@ class _Search:
     def place(self, complaint: str) -> Path:
         """Return the path to the keyword, or to the part, that has this complaint when it is compiled alone,
         with the root's definitions."""
-        path, part, found = (), self.schema, True
+        path: Path = ()
+        part, found = self.schema, True
         while found and not self.is_over():
             found = False
             for step, inner in parts(part):
-                if self._alone(inner) == complaint:
+                if isinstance(inner, dict) and self._alone(inner) == complaint:
                     path, part, found = (*path, *step), inner, True
                     break
-        keywords = sorted(part.keys() - {*_DEFINITIONS}, key=lambda name: (name not in _LOOSENED, name))
+        keywords = sorted(part.keys() - {*DEFINITIONS}, key=lambda name: (name not in _LOOSENED, name))
         for keyword in keywords:
             if self._alone({name: one for name, one in part.items() if name != keyword}) != complaint:
                 return (*path, keyword)
@@ -125,7 +125,7 @@ class _Search:
             yield path
 
     def _alone(self, part: Schema) -> str | None:
-        definitions = {name: self.schema[name] for name in _DEFINITIONS if name in self.schema}
+        definitions = {name: self.schema[name] for name in DEFINITIONS if name in self.schema}
         return self._complaint_of({**definitions, **part})
 
 

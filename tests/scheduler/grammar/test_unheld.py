@@ -9,7 +9,6 @@ import pytest
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from llguidance import LLMatcher
 
-from scheduler.grammar.caches import Verdicts
 from scheduler.grammar.part import Parts
 from scheduler.grammar.unheld import MORE, MOST_NAMED, SEARCH_SECONDS, fault
 from scheduler.shared.grammar_limits import parser_limits
@@ -96,7 +95,7 @@ SAYS_NOTHING = frozenset(
 
 def held(schema: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The grammar of a schema without `strict`, and the pointers to what it does not hold."""
-    parts = Parts(Verdicts(vocabulary().complaint).of)
+    parts = Parts(vocabulary().complaint)
     part = parts.checked(JsonText(schema, "p", exact=False))
     assert all(name.startswith("p#") for name in parts.unheld)
     return json.dumps({"grammars": [part]}), tuple(name.removeprefix("p#") for name in parts.unheld)
