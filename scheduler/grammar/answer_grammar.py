@@ -82,6 +82,9 @@ class GrammarWriter:
         except InvalidRequest as error:
             # Another one: an exception keeps the frames in which it was raised.
             refusal = type(error)(error.message, param=error.param)
+        except RecursionError:
+            if not asked.is_optional:
+                refusal = InvalidRequest(f"{asked.place}: it is nested too deeply", param=asked.place)
         return Written(text, parts.unheld, refusal)
 
     def _text(self, asked: Asked, parts: Parts) -> str:

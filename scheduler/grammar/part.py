@@ -7,16 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import validator_for
 from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.caches import content_key
 from scheduler.grammar.plain_schema import plain_schema
-from scheduler.grammar.schema_forms import Inexpressible, Path
+from scheduler.grammar.schema_forms import Inexpressible, Path, schema_error
 from scheduler.grammar.unheld import fault, held_part, pointers
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
@@ -88,7 +85,10 @@ class Parts:
         if complaint is not None:
             loose, removed = (None, []) if asked.exact else self.loosened(held, options)
             if loose is None:
-                path, why = self._fault(held, complaint, options)
+                path, why = schema_error(held) or (
+                    fault(held, complaint, self._complaint_under(options)),
+                    complaint,
+                )
                 raise _invalid(path, place, why)
             part = loose
         if not asked.exact:
@@ -102,16 +102,6 @@ class Parts:
         """Return the part of `schema` without the keywords that cannot be held, or None, and their paths."""
         left, removed = held_part(schema, self._complaint_under(options))
         return None if left is None else {"json_schema": {**left, "x-guidance": options}}, removed
-
-    def _fault(self, schema: dict[str, Any], complaint: str, options: dict[str, Any]) -> tuple[Path, str]:
-        """Return path and message of what is wrong with a schema."""
-        try:
-            validator_for(schema, default=Draft202012Validator).check_schema(schema)
-        except SchemaError as error:
-            return tuple(str(step) for step in error.absolute_path), str(error.message)
-        except Exception:  # A `$schema` or `$ref` that does not resolve: `complaint` covers it.
-            return (), complaint
-        return fault(schema, complaint, self._complaint_under(options)), complaint
 
     def _complaint_under(self, options: dict[str, Any]) -> Callable[[Any], str | None]:
         return lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}})

@@ -244,10 +244,10 @@ def _name_properties(schema: Schema, names: Schema) -> bool:
     if allowed.keys() == {"const"}:
         allowed = {"enum": [allowed["const"]]}
     if allowed.keys() == {"enum"} and isinstance(allowed["enum"], list):
-        names_listed = dict.fromkeys(name for name in allowed["enum"] if isinstance(name, str))
+        wanted = dict.fromkeys(name for name in allowed["enum"] if isinstance(name, str))
         schema["properties"] = {
-            **{name: one if name in names_listed else False for name, one in declared.items()},
-            **{name: others for name in names_listed if name not in declared},
+            **{name: one if name in wanted else False for name, one in declared.items()},
+            **{name: others for name in wanted if name not in declared},
         }
         schema["additionalProperties"] = False
     elif not declared and (pattern := _name_pattern(allowed)) is not None:

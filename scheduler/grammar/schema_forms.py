@@ -240,15 +240,21 @@ def _endless() -> StepBudget:
     return StepBudget(sys.maxsize)
 
 
-def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
-    """Return path and message of the fault that makes `schema` invalid; `error` is what reading it raised."""
+def schema_error(schema: Any) -> tuple[Path, str] | None:
+    """Return path and message of what makes `schema` invalid, or None."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as fault:
         return tuple(str(step) for step in fault.absolute_path), str(fault.message)[:400]
     except Exception:  # It has a reference that does not resolve.
         pass
-    return (), "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
+    return None
+
+
+def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
+    """Return path and message of the fault that makes `schema` invalid; `error` is what reading it raised."""
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
+    return schema_error(schema) or ((), why)
 
 
 def _member(schema: dict[str, Any], name: str) -> Any:

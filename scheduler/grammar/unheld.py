@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
+from urllib.parse import quote
 
-from jsonschema import Draft202012Validator
-
-from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas
-from scheduler.grammar.schema_forms import Path
+from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas, target
+from scheduler.grammar.schema_forms import Path, schema_error
 
 MOST_NAMED = 16
 MORE = "..."
@@ -57,7 +56,7 @@ def held_part(schema: Schema, complaint_of: Complaint) -> tuple[Schema | None, l
     search = _Search(deepcopy(schema), complaint_of, time.monotonic)
     removed: list[Path] = []
     while (complaint := complaint_of(search.schema)) is not None:
-        if _UNSATISFIABLE in complaint or search.is_over() or not _is_schema(search.schema):
+        if _UNSATISFIABLE in complaint or search.is_over() or schema_error(search.schema):
             return None, removed
         found = [*search.widened(complaint)] or [*search.without(complaint)]
         if not found:
@@ -129,14 +128,6 @@ class _Search:
         return self._complaint_of({**definitions, **part})
 
 
-def _is_schema(schema: Schema) -> bool:
-    try:
-        Draft202012Validator.check_schema(schema)
-    except Exception:  # Or it has a reference that does not resolve.
-        return False
-    return True
-
-
 def _at(schema: Any, path: Path) -> Any:
     for step in path:
         schema = schema[int(step)] if isinstance(schema, list) else schema[step]
@@ -146,19 +137,7 @@ def _at(schema: Any, path: Path) -> Any:
 def _pointer(asked: Schema, path: Path) -> str:
     """Return the pointer to a keyword at `path`. Where the plain form has what the client's has not, it is at
     the last place that both have."""
-    steps = list[str]()
-    part: Any = asked
-    for step in path[:-1]:
-        inner: Any = None
-        if isinstance(part, list):
-            inner = part[int(step)] if step.isdecimal() and int(step) < len(part) else None
-        elif isinstance(part, dict):
-            inner = part.get(step)
-        if inner is None:
-            break
-        steps.append(step)
-        part = inner
-    if isinstance(part, list):
-        del steps[-1]
-    steps.append(path[-1])
-    return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)
+    *steps, keyword = (step.replace("~", "~0").replace("/", "~1") for step in path)
+    while not isinstance(target(asked, f"#/{quote('/'.join(steps))}"), dict):
+        steps.pop()
+    return "/".join(("", *steps, keyword))

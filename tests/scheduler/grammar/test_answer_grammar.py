@@ -196,6 +196,13 @@ def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
     assert (name, type(arguments)) == ("get-time", dict)
 
 
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"anyOf": [schema]}
+    return schema
+
+
 REFUSED: list[tuple[GenerationRequest, str, str]] = [
     (request(JsonText({"type": "objekt"}, "p")), "p.type", "objekt"),
     (request(JsonText(False, "p")), "p", "must be an object"),
@@ -213,6 +220,7 @@ REFUSED: list[tuple[GenerationRequest, str, str]] = [
     ),
     (request(JsonText({"$ref": "http://example.com/s"}, "p")), "p.$ref", "http://example.com/s"),
     (request(JsonText({"description": "x" * MAX_GRAMMAR_BYTES}, "p")), "p", "larger than"),
+    (request(JsonText(_nested(400), "p", exact=False)), "p", "nested too deeply"),
     (request(Pattern("a(b", "guided_regex")), "guided_regex", "unclosed group"),
     (request(Pattern(r"(?=a)b", "guided_regex")), "guided_regex", "look-around"),
     (request(Rules("start: x", "guided_grammar")), "guided_grammar", "unknown name"),
