@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout, notation_of
 from scheduler.answer.notations.description import Notation, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
-from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key
+from scheduler.grammar.caches import GrammarTexts, UnknownGrammar, content_key
 from scheduler.grammar.call_rules import CallRules
 from scheduler.grammar.part import Parts, short_complaint
 from scheduler.grammar.plain_schema import plain_schema
@@ -74,15 +74,17 @@ class GrammarWriter:
         """None if the library cannot use the tokenizer."""
         with suppress(Exception):  # The library raises various exceptions for an unsupported tokenizer.
             self.vocabulary = GrammarVocabulary(tokenizer_json, vocabulary, eos_token_ids)
-        self._verdicts = Verdicts(self._complaint)
 
     def __call__(self, asked: Asked) -> Written:
-        parts, text, refusal = Parts(self._verdicts.of), "", None
+        parts, text, refusal = Parts(self._complaint), "", None
         try:
             text = self._text(asked, parts)
         except InvalidRequest as error:
             # Another one: an exception keeps the frames in which it was raised.
             refusal = type(error)(error.message, param=error.param)
+        except RecursionError:
+            if not asked.is_optional:
+                refusal = InvalidRequest(f"{asked.place}: it is nested too deeply", param=asked.place)
         return Written(text, parts.unheld, refusal)
 
     def _text(self, asked: Asked, parts: Parts) -> str:
@@ -130,7 +132,7 @@ class AnswerGrammars:
         """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
         opened reasoning.
 
-        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not kept and
+        Raise InvalidRequest with the request field at fault; UnknownGrammar if it is not kept and
         `known_only` forbids to write it: up to seconds.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
@@ -144,7 +146,7 @@ class AnswerGrammars:
         key = _content_key(request, prompt, in_reasoning)
         if (written := self._texts.get(key)) is None:
             if known_only:
-                raise UnknownVerdict
+                raise UnknownGrammar
             bare = TextPrompt("") if prompt is None else replace(prompt, messages=())
             written = self.write(Asked(replace(request, prompt=bare), place, in_reasoning))
             self._texts.put(key, written)
@@ -298,12 +300,13 @@ class _Draft:
         if tool.strict:
             inner = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
             return inner
-        plain = plain_schema(schema)
-        if isinstance(plain, dict):
-            loose = self.parts.loosened(plain, json_options(plain))
-            if loose is not None:
-                inner = loose["json_schema"]
-                return inner
+        with suppress(Inexpressible):
+            plain = plain_schema(schema).schema
+            if plain is not False:
+                loose, _ = self.parts.loosened(plain, json_options(plain))
+                if loose is not None:
+                    inner = loose["json_schema"]
+                    return inner
         return {**ANY_OBJECT, "x-guidance": json_options(ANY_OBJECT)}
 
     def _reasoning(self, prompt: ChatPrompt, in_reasoning: bool) -> str:

@@ -24,9 +24,8 @@ from scheduler.answer.notations.description import (
     Tagged,
 )
 from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
-from scheduler.grammar.lark_grammar import Unreadable
-from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
-from scheduler.grammar.plain_schema import plain_schema
+from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
+from scheduler.grammar.plain_schema import Plain, plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, on_one_line, text_pattern, text_without, trimmed
@@ -159,10 +158,11 @@ class CallRules:
                 raise Inexpressible(*malformed(schema, error)) from None
             return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
 
-    def _of_plain(self, form: Arguments, plain: Any, *, strict: bool) -> str:
-        if plain is False:
+    def _of_plain(self, form: Arguments, plain: Plain, *, strict: bool) -> str:
+        schema = plain.exact() if strict else plain.schema
+        if schema is False:
             raise Inexpressible((), "no arguments fit it")
-        return self._of_schema(form, SchemaForms(plain, strict=strict))
+        return self._of_schema(form, SchemaForms(schema, strict=strict))
 
     def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:
         objects = [one for one in forms.of(forms.root, ()) if one.kind == "object"]

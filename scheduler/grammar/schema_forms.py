@@ -6,6 +6,7 @@ schema must be kept to the letter, and is ignored if it need not be.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,10 +16,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from scheduler.answer.notations.parameter_kind import JSON_TYPES, json_types
-from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import SchemaCheck, StepBudget
 
-MOST_STEPS = 20_000
-"""Bound on the steps for one tool's schema: 64 tools of agents take 50 to 300 each."""
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _MEANING = frozenset(
@@ -28,17 +27,8 @@ _MEANING = frozenset(
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     )
 )  # fmt: skip
-_UNKNOWN = frozenset(
-    (
-    "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "patternProperties",
-    "propertyNames", "unevaluatedProperties", "unevaluatedItems", "contains", "uniqueItems",
-    "minProperties", "maxProperties", "$dynamicRef", "additionalItems",
-    )
-)  # fmt: skip
-"""Keywords that constrain a value in a way that no form has."""
-_OFF = ("not", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems")
-"""Keywords that may be ignored where they are false: there they constrain nothing, or only members that are
-not declared, which are never written."""
+_UNKNOWN = ("maxProperties", "minProperties", "patternProperties")
+"""Keywords of a plain schema that constrain a value in a way that no form has."""
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems")
 
@@ -70,14 +60,13 @@ class Form:
     @property
     def choices(self) -> list[Any] | None:
         """Return the only values that it allows, or None if it does not name them."""
-        if (listed := _constants(self.schema)) is None:
+        if (named := _constants(self.schema)) is None:
             return None
-        budget = StepBudget(MOST_STEPS)
-        if "const" in self.schema and isinstance(named := self.schema.get("enum"), list):
-            listed = [value for value in listed if any(same_value(value, one, budget) for one in named)]
-        check = SchemaCheck({}, budget)
+        if "const" in self.schema and isinstance(choices := self.schema.get("enum"), list):
+            named = [value for value in named if any(same_value(value, one) for one in choices)]
+        check = SchemaCheck({}, _endless())
         others = {name: value for name, value in self.schema.items() if name not in ("const", "enum")}
-        return [value for value in listed if check.accepts(value, {**others, "type": self.kind})]
+        return [value for value in named if check.accepts(value, {**others, "type": self.kind})]
 
 
 class SchemaForms:
@@ -87,15 +76,11 @@ class SchemaForms:
         """`strict`: whether keywords without a form are faults; otherwise they are ignored."""
         self.root = root
         self.strict = strict
-        self._budget = StepBudget(MOST_STEPS)
-        self._check = SchemaCheck(root, self._budget)
+        self._check = SchemaCheck(root, _endless())
 
     def of(self, schema: Any, path: Path) -> list[Form]:
         """Return the forms of `schema`; none if no value fits it. Raise Inexpressible."""
-        try:
-            found = [form for one in self._expanded(schema, path, ()) for form in _typed(one, path)]
-        except StepsExhausted:
-            raise Inexpressible((), "the schema is too large") from None
+        found = [form for one in self._expanded(schema, path, ()) for form in _typed(one, path)]
         kinds = {form.kind for form in found if not form.schema.keys() & _MEANING - {"type"}}
         # A number without bounds is every integer, too.
         return [form for form in found if form.kind != "integer" or "number" not in kinds]
@@ -106,21 +91,23 @@ class SchemaForms:
             raise Inexpressible(path, why)
 
     def _expanded(self, schema: Any, path: Path, through: tuple[str, ...]) -> list[dict[str, Any]]:
-        self._budget.spend()
-        if schema is True or schema is False or not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping):
             return [{}] if schema is not False else []
         self._check_known(schema, path)
-        found = [{name: value for name, value in schema.items() if name in _MEANING}]
+        meant = {name: value for name, value in schema.items() if name in _MEANING}
+        if isinstance(places := schema.get("items"), list):
+            meant |= {"prefixItems": places, "items": schema.get("additionalItems", True)}
+        found = [meant]
         if "$ref" in schema:
             reference = str(schema["$ref"])
             target = self._check.resolve({"$ref": reference})
             if reference in through or target is None:
                 raise Inexpressible((*path, "$ref"), f"{reference!r} refers to nothing that can be used")
             found = self._both(found, self._expanded(target, path, (*through, reference)), path)
-        for number, one in enumerate(_listed(schema, "allOf")):
+        for number, one in enumerate(listed(schema, "allOf")):
             found = self._both(found, self._expanded(one, (*path, "allOf", str(number)), through), path)
         for keyword in ("anyOf", "oneOf"):
-            if branches := _listed(schema, keyword):
+            if branches := listed(schema, keyword):
                 if keyword == "oneOf":
                     self._check_apart(branches, (*path, keyword))
                 some = [
@@ -132,16 +119,9 @@ class SchemaForms:
         return found
 
     def _check_known(self, schema: Mapping[str, Any], path: Path) -> None:
-        for keyword in sorted(_UNKNOWN & schema.keys()):
-            value = schema[keyword]
-            if value is False and keyword in _OFF:
-                continue
-            if keyword == "unevaluatedProperties" and (value is True or value == {}):
-                continue
-            required = range(len(_listed(schema, "required")) + 1)
-            if keyword == "minProperties" and value is not True and value in required:
-                continue
-            self.fault((*path, keyword), f"{keyword!r} cannot be held in this model's notation of calls")
+        for keyword in _UNKNOWN:
+            if keyword in schema:
+                self.fault((*path, keyword), f"{keyword!r} cannot be held in this model's notation of calls")
         declared = schema.get("type")
         kinds = declared if isinstance(declared, list) else [declared] if "type" in schema else []
         if not all(isinstance(kind, str) and kind in JSON_TYPES for kind in kinds):
@@ -150,9 +130,7 @@ class SchemaForms:
     def _check_apart(self, branches: list[Any], path: Path) -> None:
         if not self.strict:
             return
-        if len(branches) > _MOST_FORMS:
-            self.fault(path, f"it has more than {_MOST_FORMS} alternatives")
-        types = [json_types(one, self.root, self._budget) for one in branches]
+        types = [json_types(one, self.root, _endless()) for one in branches]
         for (one, its), (other, others) in combinations(zip(branches, types, strict=True), 2):
             common = its & others
             if common and not (common == {"object"} and self._differ(one, other)):
@@ -161,10 +139,10 @@ class SchemaForms:
     def _differ(self, one: Any, other: Any) -> bool:
         """Return whether a property that both require separates two objects."""
         first, second = self._check.resolve(one) or {}, self._check.resolve(other) or {}
-        shared = set(_listed(first, "required")) & set(_listed(second, "required"))
+        shared = set(listed(first, "required")) & set(listed(second, "required"))
         for name in shared:
             a, b = (_constants(schema.get("properties", {}).get(name)) for schema in (first, second))
-            if a is not None and b is not None and self._keys(a).isdisjoint(self._keys(b)):
+            if a is not None and b is not None and set(map(value_key, a)).isdisjoint(map(value_key, b)):
                 return True
         return False
 
@@ -180,7 +158,6 @@ class SchemaForms:
         """Return what fits both, or None if nothing does."""
         merged = dict(one)
         for keyword, value in other.items():
-            self._budget.spend()
             before = merged.get(keyword, value)
             match keyword:
                 case "type":
@@ -192,11 +169,12 @@ class SchemaForms:
                 case "required":
                     merged[keyword] = list(dict.fromkeys([*before, *value]))
                 case "enum":
-                    merged[keyword] = value if before is value else self._common(value, before)
+                    kept = set(map(value_key, before))
+                    merged[keyword] = [choice for choice in value if value_key(choice) in kept]
                     if not merged[keyword]:
                         # An empty list would count as no constraint.
                         return None
-                case _ if self._same(before, value):
+                case _ if same_value(before, value):
                     merged[keyword] = value
                 case _ if keyword in _LEAST:
                     merged[keyword] = max(before, value)
@@ -210,16 +188,6 @@ class SchemaForms:
         self._merge_arrays(merged, one, other)
         return merged
 
-    def _common(self, some: list[Any], others: list[Any]) -> list[Any]:
-        kept = self._keys(others)
-        return [value for value in some if value_key(value, self._budget) in kept]
-
-    def _keys(self, values: list[Any]) -> set[Hashable]:
-        return {value_key(value, self._budget) for value in values}
-
-    def _same(self, one: Any, other: Any) -> bool:
-        return same_value(one, other, self._budget)
-
     def _merge_objects(self, merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
         mine, theirs = one.get("properties", {}), other.get("properties", {})
         if mine or theirs:
@@ -232,7 +200,7 @@ class SchemaForms:
             )
 
     def _merge_arrays(self, merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
-        if places := max(len(_listed(one, "prefixItems")), len(_listed(other, "prefixItems"))):
+        if places := max(len(listed(one, "prefixItems")), len(listed(other, "prefixItems"))):
             merged["prefixItems"] = [
                 self._of_both(_item(one, place), _item(other, place)) for place in range(places)
             ]
@@ -242,41 +210,51 @@ class SchemaForms:
     def _of_both(self, one: Any, other: Any) -> Any:
         if one is False or other is False:
             return False
-        if one is True or self._same(one, other):
+        if one is True or same_value(one, other):
             return other
         return one if other is True else {"allOf": [one, other]}
 
 
-def value_key(value: Any, budget: StepBudget) -> Hashable:
+def value_key(value: Any) -> Hashable:
     """Return what equal JSON values have in common: 1 and 1.0 are equal, 1 and true are not, as they are in
-    Python. Raise StepsExhausted."""
-    budget.spend()
+    Python."""
     match value:
         case bool():
             return bool, value
         case dict():
-            return dict, frozenset((name, value_key(item, budget)) for name, item in value.items())
+            return dict, frozenset((name, value_key(item)) for name, item in value.items())
         case list():
-            return list, tuple(value_key(item, budget) for item in value)
+            return list, tuple(value_key(item) for item in value)
         case _:
             return cast("Hashable", value)
 
 
-def same_value(one: Any, other: Any, budget: StepBudget) -> bool:
-    """Return whether these JSON values are equal. Raise StepsExhausted."""
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether these JSON values are equal."""
     # Python's own comparison is fast, and finds at least as many values equal.
-    return one is other or (one == other and value_key(one, budget) == value_key(other, budget))
+    return one is other or (one == other and value_key(one) == value_key(other))
 
 
-def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
-    """Return path and message of the fault that makes `schema` invalid; `error` is what reading it raised."""
+def _endless() -> StepBudget:
+    """Return a budget for a process that has limits of its own."""
+    return StepBudget(sys.maxsize)
+
+
+def schema_error(schema: Any) -> tuple[Path, str] | None:
+    """Return path and message of what makes `schema` invalid, or None."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as fault:
         return tuple(str(step) for step in fault.absolute_path), str(fault.message)[:400]
     except Exception:  # It has a reference that does not resolve.
         pass
-    return (), "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
+    return None
+
+
+def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
+    """Return path and message of the fault that makes `schema` invalid; `error` is what reading it raised."""
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
+    return schema_error(schema) or ((), why)
 
 
 def _member(schema: dict[str, Any], name: str) -> Any:
@@ -285,7 +263,7 @@ def _member(schema: dict[str, Any], name: str) -> Any:
 
 
 def _item(schema: dict[str, Any], place: int) -> Any:
-    prefix = _listed(schema, "prefixItems")
+    prefix = listed(schema, "prefixItems")
     return prefix[place] if place < len(prefix) else schema.get("items", True)
 
 
@@ -314,9 +292,9 @@ def _kinds(declared: Any) -> frozenset[str]:
 def _constants(schema: Any) -> list[Any] | None:
     if not isinstance(schema, Mapping):
         return None
-    return [schema["const"]] if "const" in schema else _listed(schema, "enum") or None
+    return [schema["const"]] if "const" in schema else listed(schema, "enum") or None
 
 
-def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    listed = schema.get(keyword)
-    return listed if isinstance(listed, list) else []
+def listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    inside = schema.get(keyword)
+    return inside if isinstance(inside, list) else []

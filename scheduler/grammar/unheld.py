@@ -1,30 +1,25 @@
-"""What a schema asks that its grammar does not hold, where the client did not ask for `strict`.
+"""The keywords of a schema that the grammar library refuses.
 
-Each keyword is named by a JSON pointer into the client's own schema: what was left out because the library
-refuses it, and what the library reads past when it is lenient.
+One of them is the fault of a schema that must be kept to the letter. Without them all, the library holds the
+rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
+from urllib.parse import quote
 
-from scheduler.grammar.plain_schema import HELD_FORMATS, subschemas
+from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas, target
+from scheduler.grammar.schema_forms import Path, schema_error
 
 MOST_NAMED = 16
 MORE = "..."
 """Stands for further keywords."""
-_UNKNOWN = frozenset(
-    (
-        "$dynamicRef", "$recursiveRef", "uniqueItems", "not", "if", "contains", "propertyNames",
-        "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties",
-        # The third draft's.
-        "extends", "disallow", "divisibleBy",
-    )
-)  # fmt: skip
-"""Keywords that constrain a value, and that the library does not have. `then`, `else`, `minContains` and
-`maxContains` say nothing without their own."""
+SEARCH_SECONDS = 1.0
+"""Bound on the search, which compiles each part; after it the place found so far is reported."""
 _FORMATS = frozenset(
     (
         "idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
@@ -32,92 +27,117 @@ _FORMATS = frozenset(
     )
 )  # fmt: skip
 """Values of `format` that JSON schema has, and the library does not. Others are annotations."""
-_ONE_OF, _COUNTS = "oneOf", ("minProperties", "maxProperties")
-_NOT_ONE_OF, _NOT_COUNTED = "oneOf constraints are not supported", "min/maxProperties only supported"
-"""In the library's errors: what it does without when it is lenient."""
+_WIDENED = {
+    "oneOf": "oneOf constraints are not supported",
+    "minProperties": "min/maxProperties only supported",
+    "maxProperties": "min/maxProperties only supported",
+}
+"""Keywords that a schema may have many of, and the library's errors of them."""
+_LOOSENED = frozenset(("pattern", "format", "multipleOf", "patternProperties", "minimum", "maximum"))
+"""Keywords that are left out before any other."""
+_UNSATISFIABLE = "nsatisfiable"
+"""Part of the library's error for a schema that no value fits."""
 
-Path = tuple[str, ...]
+Complaint = Callable[[Schema], str | None]
+"""The library's error of a schema."""
 
 
-def unheld(
-    asked: dict[str, Any],
-    held: dict[str, Any],
-    removed: Iterable[Path],
-    complaint_of: Callable[[Any], str | None] | None,
-    has_time: Callable[[], bool],
-) -> tuple[str, ...]:
-    """Return JSON pointers into `asked`, in order, at most MOST_NAMED and MORE. `held`: its plain form
-    without the keywords at `removed`, which the library takes when it is lenient. `complaint_of`: the error
-    of a schema when it is not; None if `held` has none. Where there is no time left, what the library might
-    have passed over counts as unheld."""
-    paths = [*removed]
-    paths += (
+def fault(
+    schema: Schema, complaint: str, complaint_of: Complaint, clock: Callable[[], float] = time.monotonic
+) -> Path:
+    """Return the path to the keyword that `complaint`, the error of the whole schema, is about, or to the
+    innermost part that has it."""
+    return _Search(schema, complaint_of, clock).place(complaint)
+
+
+def held_part(schema: Schema, complaint_of: Complaint) -> tuple[Schema | None, list[Path]]:
+    """Return `schema` without the keywords that cannot be held, and their paths. The former is None if it is
+    no schema, if nothing fits it, or if the search for them takes too long."""
+    search = _Search(deepcopy(schema), complaint_of, time.monotonic)
+    removed: list[Path] = []
+    while (complaint := complaint_of(search.schema)) is not None:
+        if _UNSATISFIABLE in complaint or search.is_over() or schema_error(search.schema):
+            return None, removed
+        found = [*search.widened(complaint)] or [*search.without(complaint)]
+        if not found:
+            return None, removed
+        removed += found
+    return search.schema, removed
+
+
+def pointers(asked: Schema, lost: Iterable[Path]) -> tuple[str, ...]:
+    """Return JSON pointers into `asked`, in order, at most MOST_NAMED and MORE: to `lost`, which are paths in
+    its plain form, and to what the plain form takes for an annotation."""
+    formats = (
         (*path, "format") for path, one in subschemas(asked) if one.get("format") in _FORMATS - HELD_FORMATS
     )
-    paths += ((*path, keyword) for path, one in subschemas(held) for keyword in one if keyword in _UNKNOWN)
-    if complaint_of is not None:
-        paths += _coarsened(deepcopy(held), complaint_of, has_time)
-    found = sorted({_pointer(asked, path) for path in paths})
+    found = sorted({_pointer(asked, path) for path in (*lost, *formats)})
     return tuple(found) if len(found) <= MOST_NAMED else (*found[:MOST_NAMED], MORE)
 
 
-def without_counts(schema: dict[str, Any], removed: list[Path] | None) -> dict[str, Any]:
-    """Return `schema` without bounds on the number of properties where one may be absent, and add their paths
-    to `removed`: the library counts undeclared properties only."""
-    schema = deepcopy(schema)
-    for path, one in subschemas(schema):
-        counts = [keyword for keyword in _COUNTS if keyword in one]
-        declared, required = one.get("properties"), one.get("required")
-        if isinstance(declared, dict) and not declared.keys() <= set(map(str, required or ())):
-            for keyword in counts:
-                del one[keyword]
-                if removed is not None:
-                    removed.append((*path, keyword))
+class _Search:
+    """Changes `schema`."""
+
+    def __init__(self, schema: Schema, complaint_of: Complaint, clock: Callable[[], float]) -> None:
+        self.schema = schema
+        self._complaint_of = complaint_of
+        self._clock = clock
+        self._until = clock() + SEARCH_SECONDS
+
+    def is_over(self) -> bool:
+        return self._clock() > self._until
+
+    def place(self, complaint: str) -> Path:
+        """Return the path to the keyword, or to the part, that has this complaint when it is compiled alone,
+        with the root's definitions."""
+        path: Path = ()
+        part, found = self.schema, True
+        while found and not self.is_over():
+            found = False
+            for step, inner in parts(part):
+                if isinstance(inner, dict) and self._alone(inner) == complaint:
+                    path, part, found = (*path, *step), inner, True
+                    break
+        keywords = sorted(part.keys() - {*DEFINITIONS}, key=lambda name: (name not in _LOOSENED, name))
+        for keyword in keywords:
+            if self._alone({name: one for name, one in part.items() if name != keyword}) != complaint:
+                return (*path, keyword)
+        return path
+
+    def widened(self, complaint: str) -> Iterator[Path]:
+        """Write what this complaint is about as something wider, everywhere, innermost first."""
+        keywords = [keyword for keyword, error in _WIDENED.items() if error in complaint]
+        for path, part in reversed([*subschemas(self.schema)]) if keywords else ():
+            for keyword in keywords:
+                if keyword in part and (self.is_over() or _WIDENED[keyword] in (self._alone(part) or "")):
+                    value = part.pop(keyword)
+                    if keyword == "oneOf":
+                        part["allOf"] = [*part.get("allOf", ()), {"anyOf": value}]
+                    yield (*path, keyword)
+
+    def without(self, complaint: str) -> Iterator[Path]:
+        """Remove the keyword that this complaint is about."""
+        path = self.place(complaint)
+        part = _at(self.schema, path[:-1])
+        if path and isinstance(part, dict) and path[-1] in part:
+            del part[path[-1]]
+            yield path
+
+    def _alone(self, part: Schema) -> str | None:
+        definitions = {name: self.schema[name] for name in DEFINITIONS if name in self.schema}
+        return self._complaint_of({**definitions, **part})
+
+
+def _at(schema: Any, path: Path) -> Any:
+    for step in path:
+        schema = schema[int(step)] if isinstance(schema, list) else schema[step]
     return schema
 
 
-def _coarsened(
-    bare: dict[str, Any], complaint_of: Callable[[Any], str | None], has_time: Callable[[], bool]
-) -> list[Path]:
-    """Return what of `bare`, which is changed, the library holds as something wider, innermost first."""
-    every = list(subschemas(bare))
-    for _, one in every:
-        for keyword in _UNKNOWN & one.keys():
-            del one[keyword]
-    definitions = {name: bare[name] for name in ("$defs", "definitions") if name in bare}
-    found: list[Path] = []
-    for path, one in reversed(every):
-        counts = [keyword for keyword in _COUNTS if keyword in one]
-        if _ONE_OF not in one and not counts:
-            continue
-        complaint = complaint_of({**definitions, **one}) if has_time() else _NOT_ONE_OF + _NOT_COUNTED
-        if counts and _NOT_COUNTED in (complaint or ""):
-            found += ((*path, keyword) for keyword in counts)
-            for keyword in counts:
-                del one[keyword]
-            complaint = complaint_of({**definitions, **one}) if has_time() else _NOT_ONE_OF
-        if _ONE_OF in one and _NOT_ONE_OF in (complaint or ""):
-            found.append((*path, _ONE_OF))
-            one["allOf"] = [*one.get("allOf", ()), {"anyOf": one.pop(_ONE_OF)}]
-    return found
-
-
-def _pointer(asked: dict[str, Any], path: Sequence[str]) -> str:
+def _pointer(asked: Schema, path: Path) -> str:
     """Return the pointer to a keyword at `path`. Where the plain form has what the client's has not, it is at
     the last place that both have."""
-    steps = list[str]()
-    part: Any = asked
-    for step in path[:-1]:
-        inner: Any = None
-        if isinstance(part, list):
-            inner = part[int(step)] if step.isdecimal() and int(step) < len(part) else None
-        elif isinstance(part, dict):
-            inner = part.get(step)
-        if inner is None:
-            break
-        steps.append(step)
-        part = inner
-    if isinstance(part, list):
-        del steps[-1]
-    steps.append(path[-1])
-    return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)
+    *steps, keyword = (step.replace("~", "~0").replace("/", "~1") for step in path)
+    while not isinstance(target(asked, f"#/{quote('/'.join(steps))}"), dict):
+        steps.pop()
+    return "/".join(("", *steps, keyword))

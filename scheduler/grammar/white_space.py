@@ -9,11 +9,13 @@ indentation in use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from llguidance import regex_to_lark
 
+from scheduler.grammar.plain_schema import DEFINITIONS, parts, target
+from scheduler.grammar.schema_forms import listed
 from scheduler.grammar.vocabulary import NO_TEXT
 from scheduler.structure import WhiteSpace
 
@@ -70,59 +72,29 @@ class _Levels:
         if not isinstance(schema, dict) or step > _MAX_STEPS or not _CONSTRAINING & schema.keys():
             return MAX_LEVELS
         step += 1
-        return max(
-            self._of_reference(schema["$ref"], step) if "$ref" in schema else 0,
-            max((self.of(one, step) for one in _alternatives(schema)), default=0),
-            max(map(_nesting, [schema.get("const"), *_listed(schema, "enum")])),
-            self._of_container(schema, step),
-        )
-
-    def _of_container(self, schema: dict[str, Any], step: int) -> int:
-        inside = list(_inside(schema))
-        if inside:
-            return 1 + max(self.of(one, step) for one in inside)
-        kinds = schema.get("type")
-        kinds = kinds if isinstance(kinds, list) else [kinds]
-        is_free = ("object" in kinds and schema.get("additionalProperties") is not False) or "array" in kinds
-        return MAX_LEVELS if is_free else 0
+        inside = [0 if "$ref" not in schema else self._of_reference(schema["$ref"], step), 0]
+        inside += map(_nesting, [schema.get("const"), *listed(schema, "enum")])
+        members = list[int]()
+        for (keyword, *_), part in parts(schema):
+            if keyword not in DEFINITIONS:
+                found = inside if keyword in ("anyOf", "oneOf", "allOf") else members
+                found.append(self.of(part, step))
+        return max(*inside, 1 + max(members) if members else _of_type(schema))
 
     def _of_reference(self, reference: Any, step: int) -> int:
         name = str(reference)
         if name not in self._referred:
             self._referred[name] = MAX_LEVELS  # The value for a reference to itself.
-            self._referred[name] = self.of(self._resolved(name), step)
+            self._referred[name] = self.of(target(self._root, name), step)
         return self._referred[name]
 
-    def _resolved(self, reference: str) -> Any:
-        """Return the target of a reference; for one that is not in this schema, True, which allows anything:
-        the library decides about it."""
-        start, *path = reference.split("/")
-        found = self._root
-        for escaped in path:
-            name = escaped.replace("~1", "/").replace("~0", "~")
-            found = found.get(name, True) if isinstance(found, dict) else True
-        return found if start == "#" else True
 
-
-def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        yield from _listed(schema, keyword)
-
-
-def _inside(schema: dict[str, Any]) -> Iterator[Any]:
-    """Yield the declared schemas of an object's and an array's members."""
-    for keyword in ("properties", "patternProperties"):
-        if isinstance(named := schema.get(keyword), dict):
-            yield from named.values()
-    for keyword in ("additionalProperties", "items"):
-        if isinstance(one := schema.get(keyword), dict):
-            yield one
-    yield from _listed(schema, "prefixItems")
-
-
-def _listed(schema: dict[str, Any], keyword: str) -> list[Any]:
-    listed = schema.get(keyword)
-    return listed if isinstance(listed, list) else []
+def _of_type(schema: dict[str, Any]) -> int:
+    """Return the levels of what declares no members."""
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    is_free = ("object" in kinds and schema.get("additionalProperties") is not False) or "array" in kinds
+    return MAX_LEVELS if is_free else 0
 
 
 def _nesting(value: Any) -> int:

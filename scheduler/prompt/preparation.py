@@ -21,7 +21,7 @@ from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
-from scheduler.grammar.caches import UnknownVerdict
+from scheduler.grammar.caches import UnknownGrammar
 from scheduler.grammar.trials import GrammarTrials
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
@@ -161,7 +161,7 @@ class Preparation:
         with_grammar = partial(self._with_grammar, prepared, in_reasoning=in_reasoning)
         try:
             return with_grammar(known_only=True)
-        except UnknownVerdict:
+        except UnknownGrammar:
             return partial(with_grammar, known_only=False)
 
     def _with_grammar(self, prepared: Prepared, *, in_reasoning: bool, known_only: bool) -> Prepared:

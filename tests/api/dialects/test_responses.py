@@ -381,7 +381,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
                 }
             }
         },
-        "text.format.schema.items",
+        "text.format.schema.items.not",
         "not",
     ),
     ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),

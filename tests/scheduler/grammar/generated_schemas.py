@@ -212,14 +212,6 @@ ZOD: dict[str, dict[str, Any]] = {
         a={"default": 1, "type": "integer", "title": "t", "readOnly": True, "examples": [{"format": "x"}]},
         format={"type": "null", "$comment": "a property of this name", "id": "x", "deprecated": True},
     ),
-    "zod-to-json-schema: intersection": {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "allOf": [
-            {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]},
-            {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]},
-        ],
-        "unevaluatedProperties": False,
-    },
     "zod-to-json-schema: named": {
         "$ref": "#/definitions/X",
         "definitions": {"X": _object(a={"type": "null"}, b={"$ref": "#/definitions/X/properties/a"})},
@@ -253,9 +245,20 @@ ZOD: dict[str, dict[str, Any]] = {
     },
 }
 ZOD_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "set": ({"type": "array", "uniqueItems": True, "items": {"type": "integer"}}, ""),
-    "a look-ahead in the middle": (_object(a={"type": "string", "pattern": "^a(?!b)c$"}), "properties.a"),
-    "exclusive union that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
+    "set": ({"type": "array", "uniqueItems": True, "items": {"type": "integer"}}, "uniqueItems"),
+    "a look-ahead in the middle": (
+        _object(a={"type": "string", "pattern": "^a(?!b)c$"}),
+        "properties.a.pattern",
+    ),
+    "exclusive union that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+    "names of a pattern that looks ahead": (
+        {"type": "object", "propertyNames": {"pattern": "^a(?!b)"}},
+        "propertyNames",
+    ),
+    "TypeBox: intersection without others": (
+        {"allOf": [{"type": "object", "properties": {"x": {}}}], "unevaluatedProperties": False},
+        "unevaluatedProperties",
+    ),
 }
 
 TYPEBOX: dict[str, dict[str, Any]] = {
@@ -266,19 +269,6 @@ TYPEBOX: dict[str, dict[str, Any]] = {
     "inner recursive": _object(
         tree={"$id": "T0", **_object(nodes={"type": "array", "items": {"$ref": "T0"}})}
     ),
-    "intersect": {
-        "type": "object",
-        "allOf": [
-            {"type": "object", "required": ["x"], "properties": {"x": {"type": "null"}}},
-            {"type": "object", "required": ["y"], "properties": {"y": {"type": "boolean"}}},
-        ],
-        "unevaluatedProperties": False,
-    },
-    "intersect with a rest": {
-        "allOf": [{"type": "object", "properties": {"x": {"type": "null"}}}],
-        "type": "object",
-        "unevaluatedProperties": {"type": "boolean"},
-    },
     "tuple": {
         "type": "array",
         "items": [{"type": "null"}],
@@ -286,7 +276,6 @@ TYPEBOX: dict[str, dict[str, Any]] = {
         "minItems": 1,
         "maxItems": 1,
     },
-    "new tuple": {"type": "array", "prefixItems": [{"type": "null"}], "unevaluatedItems": False},
     "record": {"type": "object", "patternProperties": {"^(.*)$": {"type": "boolean"}}},
     "record of keys": {
         "type": "object",
@@ -303,16 +292,5 @@ TYPEBOX: dict[str, dict[str, Any]] = {
         "minimum": 0,
         "exclusiveMinimum": True,
         "maximum": 9,
-    },
-    "contains anything": {"type": "array", "items": {"type": "null"}, "contains": {}, "minContains": 2},
-    "dependents": {
-        **_object(a={"type": "null"}),
-        "dependentRequired": {"a": ["a"]},
-        "dependentSchemas": {"a": True},
-    },
-    "conditions": {"type": "integer", "if": True, "then": {"minimum": 3}, "else": False},
-    "dynamic": {
-        "$dynamicAnchor": "node",
-        **_object(n={"anyOf": [{"type": "null"}, {"$dynamicRef": "#node"}]}),
     },
 }

@@ -11,7 +11,6 @@ import numpy as np
 from llguidance import LLMatcher
 
 from scheduler.answer.answer_format import PLAIN
-from scheduler.grammar.caches import Verdicts
 from scheduler.grammar.part import Parts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.shared.grammar_limits import parser_limits
@@ -31,12 +30,12 @@ def vocabulary() -> GrammarVocabulary:
 
 @cache
 def parts() -> Parts:
-    return Parts(Verdicts(vocabulary().complaint).of)
+    return Parts(vocabulary().complaint)
 
 
-def grammar(schema: Any, *, exact: bool = True) -> str:
+def grammar(schema: Any, *, exact: bool = True, by: Parts | None = None) -> str:
     """The grammar of an answer that is held to `schema`. Raise InvalidRequest with its place."""
-    part = parts().checked(JsonText(schema, "p", exact=exact))
+    part = (by or parts()).checked(JsonText(schema, "p", exact=exact))
     return json.dumps({"grammars": [part]})
 
 

@@ -196,11 +196,18 @@ def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
     assert (name, type(arguments)) == ("get-time", dict)
 
 
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"anyOf": [schema]}
+    return schema
+
+
 REFUSED: list[tuple[GenerationRequest, str, str]] = [
     (request(JsonText({"type": "objekt"}, "p")), "p.type", "objekt"),
     (request(JsonText(False, "p")), "p", "must be an object"),
     (request(JsonText({"items": [{"minimum": "x"}]}, "p")), "p.items", ""),
-    (request(JsonText({"properties": {"a": {"not": {"type": "null"}}}}, "p")), "p.properties.a", "not"),
+    (request(JsonText({"properties": {"a": {"not": {"type": "null"}}}}, "p")), "p.properties.a.not", "not"),
     (
         request(JsonText({"anyOf": [{"type": "null"}, {"pattern": "(", "type": "string"}]}, "p")),
         "p.anyOf.1.pattern",
@@ -208,11 +215,12 @@ REFUSED: list[tuple[GenerationRequest, str, str]] = [
     ),
     (
         request(JsonText({"$ref": "#/$defs/x", "$defs": {"x": {"contains": {"const": 1}}}}, "p")),
-        "p.$defs.x",
+        "p.$defs.x.contains",
         "contains",
     ),
-    (request(JsonText({"$ref": "http://example.com/s"}, "p")), "p", "http://example.com/s"),
+    (request(JsonText({"$ref": "http://example.com/s"}, "p")), "p.$ref", "http://example.com/s"),
     (request(JsonText({"description": "x" * MAX_GRAMMAR_BYTES}, "p")), "p", "larger than"),
+    (request(JsonText(_nested(400), "p", exact=False)), "p", "nested too deeply"),
     (request(Pattern("a(b", "guided_regex")), "guided_regex", "unclosed group"),
     (request(Pattern(r"(?=a)b", "guided_regex")), "guided_regex", "look-around"),
     (request(Rules("start: x", "guided_grammar")), "guided_grammar", "unknown name"),

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import InvalidRequest
-from scheduler.grammar.lark_grammar import Unreadable
-from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
+from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import Tool, ToolChoice
 from scheduler.structure import Pattern, Rules
@@ -85,8 +84,8 @@ def test_a_lark_grammar_is_a_pattern(grammar: str, text: str, fits: bool) -> Non
         ("start: A\n%declare A", "%declare"),
         ('start: ("a"', "missing"),
         ("start: `", "`"),
-        ("start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(2000)), "its rules are too deep"),
-        ("start: " + "(" * 2000, "its brackets are too deep"),
+        ("start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(2000)), "nested too deeply"),
+        ("start: " + "(" * 2000, "nested too deeply"),
         ('start: a\na[max_tokens=3]: "x"', "'a[max_tokens=3]' is not supported"),
         ('start: "a" & "b"', "'&' is not supported"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -30,16 +30,20 @@ def of_text(structure: Structure) -> Asked:
     return Asked(GenerationRequest("", TextPrompt(""), structure=structure), structure.place, False)
 
 
-def of_tool(grammar: str) -> Asked:
-    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    tool = Tool("f", parameters=text, strict=True, place="p", text=Rules(grammar, "p"))
+def of_tool(parameters: dict[str, Any], text: Rules | None = None) -> Asked:
+    tool = Tool("f", parameters=parameters, strict=True, place="p", text=text)
     asked = ChatPrompt((), tools=(tool,), tool_choice=ToolChoice.REQUIRED)
     return Asked(GenerationRequest("", asked), "tool_choice", False)
 
 
-def doubled(levels: int, step: Callable[[Any], Any]) -> dict[str, Any]:
+def of_text_tool(grammar: str) -> Asked:
+    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return of_tool(text, Rules(grammar, "p"))
+
+
+def doubled(levels: int) -> dict[str, Any]:
     """A schema of N levels, each of which names the next twice."""
-    references = {f"d{n}": step([{"$ref": f"#/$defs/d{n + 1}"}] * 2) for n in range(levels)}
+    references = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": {**references, f"d{levels}": {"type": "object"}}}
 
 
@@ -47,11 +51,9 @@ GROWING = "\n".join(["start: a0", *(f"a{n}: a{n + 1} a{n + 1}" for n in range(40
 LONG = "z0: " + '"' + "a" * 4000 + '"\n' + "z1: z0 z0 z0 z0 z0 z0 z0 z0 z0 z0\n"
 CHAIN = "".join(f"r{n}: (r{n + 1})+\n" for n in range(11000))
 HOSTILE: dict[str, Asked] = {
-    "rules that double": of_tool(GROWING),
-    "alternatives of a long rule": of_tool(LONG + "start: " + "|".join(["z1"] * 300)),
-    "a schema that doubles": of_text(
-        JsonText({"unevaluatedProperties": False, **doubled(45, lambda two: {"allOf": two})}, "p")
-    ),
+    "rules that double": of_text_tool(GROWING),
+    "alternatives of a long rule": of_text_tool(LONG + "start: " + "|".join(["z1"] * 300)),
+    "a schema that doubles": of_tool(doubled(45)),
     "a long look-ahead": of_text(JsonText({"type": "string", "pattern": f"^(?!.*a{'b' * 250_000})"}, "p")),
     "a chain of rules": of_text(Rules(f'start: r0\n{CHAIN}r11000: "a"', "p")),
 }

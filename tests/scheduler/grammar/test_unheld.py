@@ -9,9 +9,8 @@ import pytest
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from llguidance import LLMatcher
 
-from scheduler.grammar.caches import Verdicts
 from scheduler.grammar.part import Parts
-from scheduler.grammar.unheld import MORE, MOST_NAMED
+from scheduler.grammar.unheld import MORE, MOST_NAMED, SEARCH_SECONDS, fault
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.structure import JsonText
 from tests.scheduler.grammar.schema_walks import vocabulary
@@ -78,7 +77,13 @@ KEYWORDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "unevaluatedProperties": ({**_A, "anyOf": [_A, {}], "unevaluatedProperties": False}, {"a": 1}, {"b": 1}),
     "uniqueItems": ({**_TWO, "uniqueItems": True}, [1], [1, 1]),
 }
-SAYS_OF: dict[str, str] = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+SAYS_OF: dict[str, str] = {
+    "then": "if",
+    "else": "if",
+    "minContains": "contains",
+    "maxContains": "contains",
+    "$recursiveRef": "items/$recursiveRef",
+}
 SAYS_NOTHING = frozenset(
     (
         "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
@@ -90,7 +95,7 @@ SAYS_NOTHING = frozenset(
 
 def held(schema: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The grammar of a schema without `strict`, and the pointers to what it does not hold."""
-    parts = Parts(Verdicts(vocabulary().complaint).of)
+    parts = Parts(vocabulary().complaint)
     part = parts.checked(JsonText(schema, "p", exact=False))
     assert all(name.startswith("p#") for name in parts.unheld)
     return json.dumps({"grammars": [part]}), tuple(name.removeprefix("p#") for name in parts.unheld)
@@ -141,7 +146,29 @@ def test_a_schema_that_is_held_whole_loses_nothing() -> None:
     assert held({**_A, "properties": {"a": disjoint, "b": {"format": "path"}}})[1] == ()
 
 
+def test_what_the_plain_form_adds_is_named_by_the_client_s_keyword() -> None:
+    """A look-ahead becomes a pattern of its own, which the client has not written."""
+    schema = {"type": "object", "properties": {"50%/": {"type": "string", "pattern": "^(?=a(?!b))a"}}}
+    assert held(schema)[1] == ("/properties/50%~1/pattern",)
+
+
 def test_many_are_named_by_the_first() -> None:
     many = {f"{name:02}": {"not": {"const": 1}} for name in range(40)}
     named = held({"type": "object", "properties": many})[1]
     assert named == (*(f"/properties/{name:02}/not" for name in range(MOST_NAMED)), MORE)
+
+
+def test_the_search_for_a_keyword_ends_with_its_time() -> None:
+    """Each step takes a fifth of the time, and there are twenty of them: what was found is named."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += SEARCH_SECONDS / 5
+        return now
+
+    schema: dict[str, Any] = {"pattern": "("}
+    for _ in range(20):
+        schema = {"type": "array", "items": schema}
+    path = fault(schema, "no", lambda part: "no" if "pattern" in json.dumps(part) else None, clock)
+    assert path == ("items",) * 6

@@ -92,6 +92,7 @@ LEVELS: list[tuple[Any, int]] = [
     ({"enum": ["a", 1]}, 0),
     ({"const": {"a": [1]}}, 2),
     (TRIP, 2),
+    ({**TRIP, "$defs": {"unused": {"type": "array", "items": TRIP}}}, 2),
     ({"type": "object", "additionalProperties": False}, 0),
     ({"type": "object", "additionalProperties": INTEGER}, 1),
     ({"type": "array", "prefixItems": [INTEGER, {"type": "array", "items": INTEGER}]}, 2),
