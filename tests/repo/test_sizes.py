@@ -119,7 +119,7 @@ BUDGET = {
     "tests/scheduler/telemetry": 1_533,
     "./*.md": 5_653,
     "api/*.md": 8_818,
-    "docs/*.md": 18_604,
+    "docs/*.md": 18_621,
     "grafana/*.md": 272,
     "loadtests/*.md": 5_680,
     "scheduler/*.md": 13_323,

@@ -128,7 +128,7 @@ def test_a_keyword_that_says_nothing_is_no_fault(keyword: str, value: Any, known
 
 
 def test_a_list_of_items_is_held_by_its_places() -> None:
-    """Of which the newest draft has another word."""
+    """The newest draft has other words for these."""
     listed = {"type": "array", "items": [{"const": 1}], "additionalItems": {"const": 2}}
     (form,) = forms_of(plain_schema(listed).exact())
     assert fits(form, [1, 2])
