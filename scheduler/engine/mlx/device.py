@@ -168,7 +168,8 @@ def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
         kv_bytes,
         load.kv_cache_share,
         load.sharers,
-        load.memory_most_bytes,
+        load.memory_part,
+        on_cpu=_device.name == "cpu",
     )
 
 
