@@ -248,12 +248,16 @@ async def test_an_engine_that_an_operator_adds_gets_what_is_free(autojump_clock:
 
 
 def test_what_is_not_followed_by_another_process_is_free() -> None:
-    """Also where there was none yet, and for engines that start together."""
-    budget = MemoryBudget(dict.fromkeys(NAMES[:2], lambda device: 1000))
-    pools = {name: _pool(2, running=True) for name in NAMES[:2]}
+    """Also where there was none yet, and for engines that start together. Room is left for pinned models
+    first, then for large ones."""
+    budget = MemoryBudget({name: partial(_need, 1000 * (NAMES.index(name) + 1)) for name in NAMES})
+    pools = {name: _pool(2, running=True) for name in NAMES}
+    pools["a"].append(_Engine("2"))
     for name, pool in pools.items():
-        budget.follow(name, pool)
-    assert budget.given("a", "0") == budget.given("a", "1") == MemoryPart(sharers=2, beside=((2000, 2000),))
+        budget.follow(name, pool, is_pinned=name == "b")
+    found = MemoryPart(sharers=2, beside=((4000, 4000), (8000, 8000), (6000, 6000)))
+    assert budget.given("a", "0") == budget.given("a", "1") == found
+    assert budget.parts == {("a", "0"): 0, ("a", "1"): 0}, "one that cannot be started gets none"
     budget.free("a", "1")
     assert budget.parts == {("a", "0"): 0}
     assert budget.given("b", "0") == MemoryPart(0, 1, 3), "nothing is free before the first one has said"
