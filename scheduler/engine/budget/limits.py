@@ -120,7 +120,6 @@ def memory_limit(
     share: float,
     sharers: int = 1,
     part: MemoryPart | None = None,
-    on_cpu: bool = False,
 ) -> MemoryLimit:
     """Return the limit: this engine's part, if several use the device. `option`: bytes, or up to 1 a share of
     the device's memory, or 0 for the default. `device`: MLX's device_info() before the weights are loaded.
@@ -136,7 +135,7 @@ def memory_limit(
     whole_bytes = 0
     if part is not None:
         least_bytes = MemoryLimit(0, weights_bytes).least_bytes
-        limit, whole_bytes, sharers = divided(limit, part, sharers, least_bytes, on_cpu=on_cpu)
+        limit, whole_bytes, sharers = divided(limit, part, sharers, least_bytes, on_cpu=not whole)
     # An option may ask for more than a control group allows.
     most = min(limit, whole or machine_bytes)
     if weights_bytes + _STARTED_BYTES + _LEAST_KV_BYTES > most:

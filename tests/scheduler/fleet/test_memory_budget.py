@@ -182,7 +182,7 @@ def limits(farm: Farm) -> dict[str, int]:
 
 @trio_test
 async def test_models_that_fit_together_have_fixed_parts(autojump_clock: MockClock) -> None:
-    """Whoever is loaded and unloaded beside one, and after a death."""
+    """Also after a death, and while others are loaded and unloaded."""
     farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
     async with running(farm), trio.open_nursery() as nursery:
         await farm.answer("planner")
@@ -260,4 +260,4 @@ def test_what_is_not_followed_by_another_process_is_free() -> None:
     assert budget.parts == {("a", "0"): 0, ("a", "1"): 0}, "one that cannot be started gets none"
     budget.free("a", "1")
     assert budget.parts == {("a", "0"): 0}
-    assert budget.given("b", "0") == MemoryPart(0, 1, 3), "nothing is free before the first one has said"
+    assert budget.given("b", "0") == MemoryPart(0, 1, 3), "nothing is free before the first one has reported"

@@ -143,10 +143,11 @@ def test_a_part_of_one_budget_is_not_divided_again() -> None:
 @pytest.mark.parametrize("on_cpu", [False, True])
 def test_the_first_engine_leaves_room_for_the_models_that_fit_beside_it(sharers: int, on_cpu: bool) -> None:
     """By what they need on its device; the others are no concern of its."""
-    whole = memory_limit(0, _METAL, 0, _GB, None, 1.0).limit_bytes // sharers * sharers
+    device = _X86 if on_cpu else _METAL
+    whole = memory_limit(0, device, 32 * _GB, _GB, None, 1.0).limit_bytes // sharers * sharers
     need = sharers * MemoryLimit(0, _GB).least_bytes
     part = MemoryPart(beside=((4 * _GB, 2 * _GB), (2 * whole, 2 * whole)))
-    found = memory_limit(0, _METAL, 0, _GB, None, 1.0, sharers, part, on_cpu=on_cpu)
+    found = memory_limit(0, device, 32 * _GB, _GB, None, 1.0, sharers, part)
     other = (4 if on_cpu else 2) * _GB
     assert found.limit_bytes == whole * need // (need + other) // sharers
     assert (found.whole_bytes, found.sharers) == (whole, sharers + 1)
