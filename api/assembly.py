@@ -36,13 +36,12 @@ from scheduler.answer.notations.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
-from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
+from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.errors import OptionError, StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
@@ -104,7 +103,7 @@ class _Shared:
     blas: BlasChoice
     metrics: Metrics
     threads: WorkerThreads
-    memory: SharedMemory | None
+    memory: MemoryBudget | None
     """The memory that several models share; None if one model has all of it."""
     models: int
 
@@ -206,7 +205,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         continuous=continuous_seconds,
     )
     if memory is not None:
-        memory.follow(name, scheduler.pool)
+        memory.follow(name, scheduler.pool, is_pinned=options.pinned)
     kept = alone and options.idle_seconds is None
     model = Model(ModelTraits(name, options.pinned or kept, options.idle_seconds), scheduler)
     loading.tell = model.loading
@@ -215,14 +214,13 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
 
 def _memory(
     models: Sequence[ModelOptions], found: Sequence[_Found], names: Sequence[Sequence[str]]
-) -> SharedMemory:
+) -> MemoryBudget:
     """Return the one budget of all models, which the first one's engines find out."""
-    sharers = sharers_of(models[0].settings.local_engines, gpus_of(os.environ))
     needs = {
         of_model[0]: partial(_need_bytes, one.folder.path, options.settings)
         for options, one, of_model in zip(models, found, names, strict=True)
     }
-    return SharedMemory(MemoryBudget(sharers), needs)
+    return MemoryBudget(needs)
 
 
 def _need_bytes(folder: Path, settings: ServeSettings, device: str | None) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.shared.messages import AdapterSource, Load, SetMemoryLimit
+from scheduler.shared.messages import AdapterSource, Load, MemoryPart
 from scheduler.shared.messages import EngineConfig as EngineConfig
 
 
@@ -22,12 +22,12 @@ def load_message(
     config: EngineConfig,
     bounds: EngineBounds | None = None,
     number: int = 0,
-    given: SetMemoryLimit | None = None,
+    given: MemoryPart | None = None,
     adapters: tuple[AdapterSource, ...] | None = None,
 ) -> Load:
     """Return the message with which an engine starts. `bounds`: those after deaths, or None for a first
     engine. `number`: the engine's number in the pool; each engine has a disk tier of its own. `given`: the
-    engine's part of one memory budget, or None to use the configured limit. `adapters`: the current ones, or
+    engine's part of one memory budget, or None if one model has all of it. `adapters`: the current ones, or
     None for those configured."""
     bounds = bounds or EngineBounds(config.prefill_chunk_tokens)
     own: dict[str, Any] = {}
@@ -36,8 +36,7 @@ def load_message(
     if adapters is not None:
         own["adapters"] = adapters
     if given is not None:
-        own |= {"memory_limit": given.limit_bytes, "sharers": given.sharers}
-        own["memory_most_bytes"] = given.most_bytes
+        own |= {"memory_part": given, "sharers": given.sharers}
     return Load(
         **{**msgspec.structs.asdict(config), **own},
         kv_cache_share=bounds.kv_cache_share,

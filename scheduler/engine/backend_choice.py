@@ -31,7 +31,7 @@ def make_backend(
                 clock=clock,
                 kv_cache_share=command.kv_cache_share,
                 memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
-                memory_most_bytes=command.memory_most_bytes,
+                memory_part=command.memory_part,
                 adapters=command.adapters,
             )
         case "mlx":

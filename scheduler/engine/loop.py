@@ -37,7 +37,6 @@ from scheduler.shared.messages import (
     Load,
     Pulse,
     Retired,
-    SetMemoryLimit,
     StepOutput,
     StepWork,
     Submit,
@@ -111,10 +110,7 @@ class EngineLoop:
             self._row_bytes,
             backend.facts.memory_limit,
             pace.most_tokens,
-            lambda: sum(charged_bytes(row, self._row_bytes) for row in self._slots),
         )
-        self._limit_set = False
-        """Whether the next frame answers a SetMemoryLimit."""
         self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
         self._speculation = speculation or Speculation()
         self._verified_tokens = 0 if speculation is None else backend.facts.verified_tokens
@@ -164,9 +160,6 @@ class EngineLoop:
                     self._leave(Retired(request_id, "cancelled"))
                 case Inspect():
                     self._changes.inspect.append(command)
-                case SetMemoryLimit():
-                    self._memory_watch.set_limit(command, self._clock())
-                    self._limit_set = True
                 case Pulse():
                     pass  # The thread that reads the link has answered it.
                 case Load() | Follow():
@@ -426,11 +419,7 @@ class EngineLoop:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[Outgoing] = []
-        if retired and self.idle and self._memory_watch.shared:
-            # No later step reports what is free now.
-            self._memory_watch.look(self._clock())
-        if result.tokens or result.prefills or retired or self._limit_set or self._waits:
-            self._limit_set = False
+        if result.tokens or result.prefills or retired or self._waits:
             frames.append(
                 StepOutput(
                     list(result.tokens),

@@ -22,7 +22,7 @@ from scheduler.engine.backend import (
     loaded_adapters,
 )
 from scheduler.engine.budget.changes import keep_to
-from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, divided
 from scheduler.engine.cache_changes import changed, take_holds
 from scheduler.engine.device import Device, Readings, SystemMemory, Traits
 from scheduler.engine.plan import StepPlan
@@ -38,6 +38,7 @@ from scheduler.shared.messages import (
     AdapterSource,
     DeviceMemory,
     LogprobsOut,
+    MemoryPart,
     PrefillOut,
     PromptLogprobsOut,
     Ready,
@@ -113,7 +114,7 @@ class ScriptedBackend:
         kv_cache_share: float = 1.0,
         device: Device | None = None,
         memory_limit_bytes: int = 0,
-        memory_most_bytes: int = 0,
+        memory_part: MemoryPart | None = None,
         adapters: Sequence[AdapterSource] = (),
     ) -> None:
         self._plan = plan
@@ -124,11 +125,18 @@ class ScriptedBackend:
             memory_limit_bytes,
             kv_bytes=whole_bytes,
             share=kv_cache_share,
-            most_bytes=memory_most_bytes,
             process_bytes=0,
             least_kv_bytes=KV_BYTES_PER_TOKEN,
         )
-        self._memory_limit = limit.resized(memory_limit_bytes) if memory_most_bytes else limit
+        if memory_part is not None:
+            sharers, least_bytes = memory_part.sharers, limit.least_bytes
+            limit_bytes, of_all, _ = divided(
+                memory_limit_bytes // sharers, memory_part, sharers, least_bytes, on_cpu=True
+            )
+            if of_all and limit_bytes < least_bytes:
+                raise MemoryTooSmall(f"it needs {least_bytes} bytes, and its part is {limit_bytes}")
+            limit = replace(limit, limit_bytes=limit_bytes, whole_bytes=of_all)
+        self._memory_limit = limit
         budget_bytes = self._memory_limit.kv_budget_bytes(self._memory_limit.first_peak_bytes)
         self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
         if budget_bytes:
@@ -166,8 +174,9 @@ class ScriptedBackend:
             weights_bytes=0,
             weights_dtype="none",
             memory_limit_bytes=self._memory_limit.limit_bytes,
-            memory_floor_bytes=self._memory_limit.least_bytes() if self._memory_limit.limit_bytes else 0,
+            memory_floor_bytes=self._memory_limit.least_bytes if self._memory_limit.limit_bytes else 0,
             refused_adapters=self._refused_adapters,
+            memory_whole_bytes=self._memory_limit.whole_bytes,
         )
 
     def check(self, sequence: EngineSequence) -> None:

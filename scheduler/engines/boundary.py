@@ -11,7 +11,7 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.multiplexer import RequestObserver
-from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
+from scheduler.shared.messages import MemoryPart, Ready
 from scheduler.telemetry.metrics import ModelMetrics
 
 MOST_ENGINES = 64
@@ -24,15 +24,11 @@ class MemoryShare:
     """One engine's part of the memory of all models, over all its processes. This class is for a server with
     one model: nothing is divided."""
 
-    def given(self) -> SetMemoryLimit | None:
-        """Return the limit that a new process is loaded with, or None if the options set it."""
+    def given(self) -> MemoryPart | None:
+        """Return the part that a new process is loaded with, or None if nothing is divided."""
         return None
 
     def ready(self, ready: Ready) -> None: ...
-    def observe(self, counters: Counters, now: float) -> None: ...
-    def ended(self) -> None:
-        """Called when its process has ended, and another takes its place."""
-
     def gone(self) -> None:
         """Called when its process has ended, and none takes its place."""
 

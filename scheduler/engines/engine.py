@@ -373,7 +373,6 @@ class Engine:
         life.stall.stepped(output, now)
         self._telemetry.run("engine_totals", life.totals.take, output.counters)
         self._follow(life, output.counters)
-        self.share.observe(output.counters, now)
         self._shared.stepped(self.multiplexer.route(output))
 
     def _follow(self, life: Life, counters: Counters) -> None:
@@ -401,7 +400,6 @@ class Engine:
         if life is not None:
             life.end()
             self._telemetry.run("engine_totals", life.totals.forget)
-        self.share.ended()
         try:
             self._lose(stopped, in_step)
             self._shared.carry_out(self)

@@ -68,7 +68,7 @@ class StallWatch:
         self.woke(now)
 
     def stepped(self, output: StepOutput, now: float) -> None:
-        """A step's output has arrived. Output that only answers SetMemoryLimit is of no step."""
+        """A step's output has arrived. Output that only says what requests wait for is of no step."""
         if not (output.tokens or output.prefills or output.retired):
             return
         self._observe(now)

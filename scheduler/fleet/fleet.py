@@ -14,9 +14,6 @@ from scheduler.fleet.tenant_charges import share_charges
 from scheduler.service import Scheduler
 
 _log = structlog.get_logger("fleet")
-_RESERVED_SECONDS = 10.0
-"""A model waits this long for the memory that others are to give back, and is then decided on anew: their
-rows may have grown meanwhile."""
 _TICK_SECONDS = 1.0
 """Time between two decisions without a request: idle models, and those whose turn is over, are noticed this
 late."""
@@ -34,19 +31,6 @@ class FleetMemory:
     def need_bytes(self, model: str) -> int:
         """Return what a model holds and cannot give back, or would need at least."""
         return 0
-
-    def reserve(self, model: str) -> None:
-        """Let the others give back what this model needs, which is to be loaded."""
-
-    def may_load(self, model: str) -> bool:
-        """Return whether the others have given it back."""
-        return True
-
-    def release(self, model: str) -> None:
-        """Take back `reserve`: the model is not loaded after all."""
-
-    def rebalance(self, now: float) -> None:
-        """Adjust the engines' shares to their use."""
 
 
 class Fleet:
@@ -131,21 +115,7 @@ class Fleet:
         for model in self:
             model.waits = decision.waits.get(model.name)
         if decision.load is not None:
-            self._memory.reserve(decision.load)
-            self._models[decision.load].reserve(now)
-        self._memory.rebalance(now)
-        for model in self:
-            self._begin(model, now)
-
-    def _begin(self, model: Model, now: float) -> None:
-        """Load a model whose memory is free, or give its place to another one."""
-        if model.reserved_at is None:
-            return
-        if self._memory.may_load(model.name):
-            model.load()
-        elif now - model.reserved_at > _RESERVED_SECONDS:
-            self._memory.release(model.name)
-            model.postpone()
+            self._models[decision.load].load()
 
     async def wait_started(self) -> None:
         """Wait until every model that is loaded at the start is ready or has failed. Raise StartupError if
@@ -172,8 +142,6 @@ class Fleet:
         """Unload a model when the requests that its engines have are over, or at once if it is still being
         loaded. Raise ModelNotFound."""
         model = self[name]
-        if model.reserved_at is not None:
-            self._memory.release(name)
         model.give_up()
         self._notify()
         return model

@@ -32,7 +32,7 @@ def need_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
     """Return the least limit that an engine with this model runs within. `weights_dtype`: as `Load` has it;
     `device`: as an engine has reported it (`Ready.device`), or None if unknown, which counts as the one that
     needs most. Raise StartupError for files that cannot be read."""
-    return MemoryLimit(0, weights_bytes(folder, weights_dtype, device)).least_bytes()
+    return MemoryLimit(0, weights_bytes(folder, weights_dtype, device)).least_bytes
 
 
 def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:

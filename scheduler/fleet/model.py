@@ -52,9 +52,6 @@ class Model(ModelLoader):
         """Why the last load failed."""
         self.waits: str | None = None
         """What its load waits for, as the fleet has decided."""
-        self.reserved_at: float | None = None
-        """The time since which it waits for memory that other models are to release, or None if it does not
-        wait."""
         self.idle_seconds = traits.idle_seconds
         self.notify: Callable[[], None] = lambda: None
         """Called when a request has come or left."""
@@ -188,19 +185,10 @@ class Model(ModelLoader):
         elif self.state is not ModelState.LOADED:
             self._wanted_at = now
 
-    def reserve(self, now: float) -> None:
-        """Make it the next to be loaded, when others have given back the memory for it."""
-        self._stage, self.reserved_at = "", now
-        self._move(ModelState.LOADING)
-
     def load(self) -> None:
-        self.reserved_at = None
+        self._stage = ""
+        self._move(ModelState.LOADING)
         self.scheduler.pool.load()
-
-    def postpone(self) -> None:
-        """Give up loading it for now: the memory did not become free."""
-        self.reserved_at = None
-        self._move(ModelState.UNLOADED)
 
     def hold(self) -> None:
         """Give its engines no new requests, so that it can be unloaded."""
@@ -221,10 +209,8 @@ class Model(ModelLoader):
         match self.state:
             case ModelState.LOADED:
                 self.hold()
-            case ModelState.LOADING if self.reserved_at is None:
-                self.unload()
             case ModelState.LOADING:
-                self.postpone()
+                self.unload()
             case _:
                 pass
 
@@ -239,8 +225,8 @@ class Model(ModelLoader):
 
     def _why_failed(self) -> str | None:
         """Return why its engines do not start, or None if they still may."""
-        if self.scheduler.pool.engines_join or self.reserved_at is not None:
-            # A machine that can load it may join at any time; or what is known is of an earlier load.
+        if self.scheduler.pool.engines_join:
+            # A machine that can load it may join at any time.
             return None
         if (failure := self.scheduler.pool.failure) is not None:
             return failure

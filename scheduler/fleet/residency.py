@@ -48,7 +48,7 @@ class Standing:
     name: str
     state: ModelState
     need_bytes: int
-    """What it holds and cannot give back, or would need at least."""
+    """Its part of the memory, or the least that it would need."""
     wanted_since: float | None
     """The time since which a request or an operator waits for it to be loaded: the arrival of its oldest
     queued request, or the operator's call."""
@@ -97,6 +97,10 @@ def decide(
             impossible[wanted.name] = reason
         elif served or loading:
             waits[wanted.name] = f"{(loading or [load or _first(waits)])[0]} is loaded first"
+        elif any(model.state is ModelState.UNLOADING for model in models):
+            # Its processes may use their part to their end, which is near.
+            served = True
+            waits[wanted.name] = _waits_for(models, unload, drain)
         else:
             served = True
             free = None if budget_bytes is None else budget_bytes - _held_bytes(models)

@@ -144,14 +144,6 @@ class MemoryState(WireStruct, frozen=True):
     """The system's memory pressure: 0 normal, 1 warning, 2 critical."""
     chunk_peak: Annotated[int, gauge(*_GUARD, ("part", "chunk_peak"))] = 0
     """The expected peak of the next prefill chunk."""
-    floor: int = 0
-    """The least limit with which it runs, without a row; 0: it has no limit."""
-    least: int = 0
-    """The least limit with which its rows run on; at least `floor`."""
-    kept: int = 0
-    """The least limit with which it keeps its prefixes, too; at least `least`."""
-    asked: int = 0
-    """The limit of the last SetMemoryLimit, or the one that it was loaded with."""
 
 
 class StepCosts(WireStruct, frozen=True):

@@ -25,7 +25,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 30
+PROTOCOL_VERSION = 31
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -157,6 +157,20 @@ class EngineConfig(WireStruct, frozen=True):
     own."""
 
 
+class MemoryPart(WireStruct, frozen=True):
+    """An engine's part of the memory that several models share, for the life of its process."""
+
+    limit_bytes: int = 0
+    whole_bytes: int = 0
+    """What all may use together. 0: no other engine lives; it finds that out, and takes its part of it
+    (`engine/budget/limits.py`)."""
+    sharers: int = 1
+    """Engines that share what the system can still give; of this model alone, if `whole_bytes` is 0."""
+    beside: tuple[tuple[int, int], ...] = ()
+    """The least bytes of each model that is not loaded, on a CPU and elsewhere, in the order in which room is
+    left for them."""
+
+
 class Load(EngineConfig, frozen=True, tag="load"):
     """The first message to the engine: what to run, and within which bounds. `kv_disk`, `adapters` and its
     part of the memory are this engine's own. Answered by Loading messages, then Ready or Fault."""
@@ -169,9 +183,8 @@ class Load(EngineConfig, frozen=True, tag="load"):
     lower."""
     climb_chunks: int = 1
     """After this many chunks of its full size the ceiling rises by a quarter."""
-    memory_most_bytes: int = 0
-    """The `most_bytes` of SetMemoryLimit; `memory_limit` is then the part of this engine, in bytes. With 0,
-    no other limit will be set."""
+    memory_part: MemoryPart | None = None
+    """This engine's part of the memory of several models, or None for one model, which has all of it."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -305,18 +318,6 @@ class Pulse(WireStruct, frozen=True, tag="pulse"):
     """Tell the processor time that was used. Answered by one Alive, also in the middle of a step."""
 
 
-class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
-    """Use no more than this from the next iteration on. Answered by a StepOutput, which may be empty, and
-    whose counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows
-    need, and becomes lower as they end. Ignored by an engine that has no limit."""
-
-    limit_bytes: int
-    sharers: int
-    """Engines that share what the system can still give."""
-    most_bytes: int
-    """The highest limit that it may be given: a prompt that could run within it is not refused."""
-
-
 class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
@@ -354,6 +355,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """Whether it verifies drafts: the model can take tokens back, and the operator has not turned it off."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """What keys and values are packed into; "auto" also if the model's cannot be packed."""
+    memory_whole_bytes: int = 0
+    """What the engines of all models may use together; 0 if one model has all of it."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -478,5 +481,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Follow | Submit | TurnEnded | Cancel | Inspect | Pulse | SetMemoryLimit
+ToEngine: TypeAlias = Load | Follow | Submit | TurnEnded | Cancel | Inspect | Pulse
 FromEngine: TypeAlias = Loading | Ready | Begun | StepOutput | Inspection | Alive | Fault

@@ -42,7 +42,7 @@ def scripted(load: Load, faults: Faults = HEALTHY) -> Backend:
         clock=trio.current_time,
         kv_cache_share=load.kv_cache_share,
         memory_limit_bytes=int(load.memory_limit) if load.memory_limit > 1 else 0,
-        memory_most_bytes=load.memory_most_bytes,
+        memory_part=load.memory_part,
         adapters=load.adapters,
     )
 

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
-from scheduler.shared.messages import SetMemoryLimit
+from scheduler.shared.messages import MemoryPart
 from scheduler.statistics import DeathCause
 from tests.examples import examples
 
@@ -72,12 +72,12 @@ def test_the_load_message_carries_the_bounds() -> None:
 
 
 def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
-    """Instead of what the operator has set for all engines."""
+    """Beside what the operator has set for all engines, which the first one starts from."""
     config = EngineConfig("scripted", "none", memory_limit=0.5, sharers=2)
     own = load_message(config)
-    assert (own.memory_limit, own.sharers, own.memory_most_bytes) == (0.5, 2, 0)
-    part = load_message(config, given=SetMemoryLimit(3_000, 4, 9_000))
-    assert (part.memory_limit, part.sharers, part.memory_most_bytes) == (3_000, 4, 9_000)
+    assert (own.memory_limit, own.sharers, own.memory_part) == (0.5, 2, None)
+    part = load_message(config, given=MemoryPart(3_000, 9_000, 4))
+    assert (part.sharers, part.memory_part) == (4, MemoryPart(3_000, 9_000, 4))
 
 
 @settings(deadline=None, derandomize=True, max_examples=examples(200))

@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from api.cli.doctor.facts import Facts, ModelOnDisk
+from api.cli.doctor.facts import Facts
 from api.cli.doctor.findings import Finding, findings, serves
 from api.cli.doctor.gathering import gather
 from api.cli.doctor.report import write_report
 from api.cli.models.reading import folders_option
-from scheduler.shared.gigabytes import gigabytes
 
 _COLUMNS = 80
 _PORT = 8000
@@ -37,14 +36,6 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
     help="Port to serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
 )
 @folders_option
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32_768,
-    show_default=True,
-    metavar="N",
-    help="Tokens of an agent's prompt and answer together.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report",
@@ -57,17 +48,15 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def doctor(
     ports: Sequence[int],
     folders: Sequence[Path],
-    tokens: int,
     as_json: bool,
     report: Path | None,
     quick: bool,
 ) -> None:
     """Say what this machine can serve, and what stands in the way.
 
-    Each finding says what to do, if anything. The models on disk are listed with how many agents of N tokens
-    each could serve at a time, if they shared nothing. The exit code is 1 if `penstock serve` would fail.
+    Each finding says what to do, if anything. The exit code is 1 if `penstock serve` would fail.
     """
-    facts = gather(ports or (_PORT,), folders, tokens)
+    facts = gather(ports or (_PORT,), folders)
     found = findings(facts)
     if report is not None:
         code = write_report(report, facts, found, quick)
@@ -94,35 +83,7 @@ def show(facts: Facts, found: Sequence[Finding], console: Console) -> None:
             described.append(f"\n→ {one.todo}", style="dim" if one.level == "ok" else "")
         table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.heading), described)
     console.print(table)
-    served = [one for one in facts.models if not one.reason]
-    if served:
-        console.print()
-        console.print(_model_table(served, facts.tokens))
     console.print(f"\n{_verdict(found)}")
-
-
-def _model_table(served: Sequence[ModelOnDisk], tokens: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for heading in ("weights", "KV cache", "a token", f"agents of {tokens:,} tokens"):
-        table.add_column(heading, justify="right", max_width=16)
-    for one in served:
-        if (plan := one.plan) is None:
-            continue
-        token_bytes = plan.kv_bytes_per_token
-        agents = "?" if one.agents is None else str(one.agents)
-        if one.agent_tokens < tokens:
-            agents += f" of {one.agent_tokens:,}"
-        if (q8_agents := plan.q8_agents(one.agent_tokens)) is not None:
-            agents += f", {q8_agents} in q8"
-        table.add_row(
-            Text(one.model.name),
-            gigabytes(plan.weights_bytes),
-            gigabytes(plan.kv_bytes),
-            "?" if token_bytes is None else f"{token_bytes / 1024:g} KiB",
-            agents,
-        )
-    return table
 
 
 def _verdict(found: Sequence[Finding]) -> str:
@@ -150,20 +111,5 @@ def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
             {"level": one.level, "topic": one.heading, "what": one.what, "todo": one.todo or None}
             for one in found
         ],
-        "models": [_model_object(one) for one in facts.models],
-    }
-
-
-def _model_object(one: ModelOnDisk) -> dict[str, Any]:
-    plan = one.plan
-    return {
-        "name": one.model.name,
-        "folder": str(one.model.folder),
-        "fits": not one.reason,
-        "reason": one.reason or None,
-        "weights_bytes": None if plan is None else plan.weights_bytes,
-        "kv_bytes": None if plan is None else plan.kv_bytes,
-        "kv_bytes_per_token": None if plan is None else plan.kv_bytes_per_token,
-        "agents": one.agents,
-        "agent_tokens": one.agent_tokens or None,
+        "models": [{"name": one.model.name, "reason": one.reason or None} for one in facts.models],
     }

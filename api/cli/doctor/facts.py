@@ -53,22 +53,10 @@ class Blas:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """An engine process whose server is gone."""
-
-    pid: int
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
 class ModelOnDisk:
     model: DiskModel
     plan: MemoryPlan | None
     """The memory plan, or None if it is no model, mlx-lm cannot build it, or MLX does not work here."""
-    agents: int | None = None
-    """How many sequences of `agent_tokens` run at a time, or None if unknown."""
-    agent_tokens: int = 0
-    """The number asked for, or the model's context if that is less; 0 without a plan."""
     reason: str = ""
     """Why it cannot be served here, or an empty string if it can."""
 
@@ -109,9 +97,6 @@ class Facts:
     """Number of files for `serve`'s default bound on connections."""
     connections: int = 0
     """The bound on connections that `serve` would use within `open_files`."""
-    leftovers: tuple[Leftover, ...] = ()
     variable_error: str = ""
     """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
-    tokens: int = 0
-    """Tokens of an agent's prompt and answer, as asked for."""
     models: tuple[ModelOnDisk, ...] = ()

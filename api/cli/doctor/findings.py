@@ -25,7 +25,6 @@ Topic: TypeAlias = Literal[
     "port",
     "disk",
     "open files",
-    "leftover",
     "variables",
     "models",
     "model",
@@ -251,13 +250,6 @@ def _open_files(facts: Facts) -> Iterator[Finding]:
         yield Finding("ok", "open files", f"{facts.wanted_files} are wanted and allowed")
 
 
-def _leftovers(facts: Facts) -> Iterator[Finding]:
-    for one in facts.leftovers:
-        yield Finding(
-            "note", "leftover", f"process {one.pid} is an engine without its server", f"kill {one.pid}"
-        )
-
-
 def _variables(facts: Facts) -> Iterator[Finding]:
     if facts.variable_error:
         yield Finding("problem", "variables", facts.variable_error, "unset it, or correct it")
@@ -271,7 +263,7 @@ def _models(facts: Facts) -> Iterator[Finding]:
         "ok" if fit else "problem",
         "models",
         f"{len(fit)} of {len(facts.models)} on disk can be served here",
-        "" if fit else "see each model's reason",
+        "penstock models says how many agents each serves" if fit else "see each model's reason",
     )
     unfit = [one for one in facts.models if one.reason]
     for one in unfit[:_MOST_UNFIT]:
@@ -318,7 +310,6 @@ _PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _ports,
     _disks,
     _open_files,
-    _leftovers,
     _variables,
     _models,
 )

@@ -7,7 +7,6 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -19,13 +18,12 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Port, RequiredPackage
+from api.cli.doctor.facts import Blas, Disk, Facts, ModelOnDisk, Port, RequiredPackage
 from api.cli.errors import OperatorError
 from api.cli.machine import Answers, ask
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import memory_plan
-from api.cli.process_table import processes
 from api.http.limits import Limits, fit_descriptors, wanted_descriptors
 from api.options.back_end import installed_back_ends
 from api.options.options import refuse_unknown_variables
@@ -38,19 +36,18 @@ from scheduler.shared.user_cache import user_cache_folder
 
 _HOST = "127.0.0.1"
 _ASK_SECONDS = 1.0
-_ENGINE = "-m scheduler.engine "
 _EXTRAS = {"mlx-cpu": "cpu", "mlx-cuda-13": "cuda13"}
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def gather(ports: Sequence[int], folders: Sequence[Path], tokens: int) -> Facts:
+def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
     """Return the facts. This takes some seconds, and more on a machine with many models."""
     back_ends = installed_back_ends()
     found = disk_models.find(folders, dialects=False)
     # The hub's cache may hold many, and each tokenizer takes a second.
     found = [disk_models.with_dialects([one])[0] if one.source == "folder" else one for one in found]
     answers, error = _ask([one.folder for one in found if one.is_model])
-    models = tuple(_on_disk(one, answers, tokens) for one in found)
+    models = tuple(_on_disk(one, answers) for one in found)
     machine = None if answers is None else answers.machine
     open_files = _open_files()
     wanted = Limits()
@@ -75,9 +72,7 @@ def gather(ports: Sequence[int], folders: Sequence[Path], tokens: int) -> Facts:
         open_files=open_files,
         wanted_files=wanted_descriptors(wanted),
         connections=fit_descriptors(wanted, open_files).connections,
-        leftovers=_leftovers(),
         variable_error=_variable_error(os.environ),
-        tokens=tokens,
         models=models,
     )
 
@@ -90,15 +85,13 @@ def _ask(folders: Sequence[Path]) -> tuple[Answers | None, str]:
         return None, " ".join([first, *others[-1:]])
 
 
-def _on_disk(model: DiskModel, answers: Answers | None, tokens: int) -> ModelOnDisk:
+def _on_disk(model: DiskModel, answers: Answers | None) -> ModelOnDisk:
     if not model.is_model or answers is None:
         return ModelOnDisk(model, None, reason=model.reason or "MLX does not work here")
     if (reason := answers.reasons.get(model.folder)) is not None:
         return ModelOnDisk(model, None, reason=" ".join(reason.split()))
     plan = memory_plan(model, answers.machine, answers.models.get(model.folder))
-    agent_tokens = min(tokens, model.context_tokens or tokens)
-    agents = plan.agents(agent_tokens) if plan.fits else 0
-    return ModelOnDisk(model, plan, agents, agent_tokens, plan.reason)
+    return ModelOnDisk(model, plan, plan.reason)
 
 
 def _blas() -> Blas:
@@ -183,28 +176,6 @@ def _disk(what: str, folder: Path) -> Disk:
     except OSError:
         free_bytes = -1
     return Disk(what, folder, free_bytes, there.is_dir() and os.access(there, os.W_OK | os.X_OK))
-
-
-def _leftovers() -> tuple[Leftover, ...]:
-    with suppress(OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return leftovers([(one.pid, one.parent, one.command) for one in processes()])
-    return ()  # There is no `ps`.
-
-
-def leftovers(found: Sequence[tuple[int, int, str]]) -> tuple[Leftover, ...]:
-    """Return the engines among `(pid, parent, command)` whose server is gone: their parent is neither Python
-    nor `penstock`, because init has adopted them."""
-    commands = {pid: command for pid, _, command in found}
-    return tuple(
-        Leftover(pid, command)
-        for pid, parent, command in found
-        if _ENGINE in f"{command} " and not _may_own(commands.get(parent, ""))
-    )
-
-
-def _may_own(command: str) -> bool:
-    words = command.split()[:2]
-    return any("python" in Path(word).name.lower() or "penstock" in Path(word).name for word in words)
 
 
 def _variable_error(environment: Mapping[str, str]) -> str:

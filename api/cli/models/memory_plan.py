@@ -71,7 +71,7 @@ def memory_plan(
     of_files = model.wide_weights_bytes if machine.wide_weights else model.weights_bytes
     weights_bytes = of_files if measured is None else measured.weights_bytes
     row = None if measured is None else measured.row
-    least_bytes = MemoryLimit(0, weights_bytes).least_bytes()
+    least_bytes = MemoryLimit(0, weights_bytes).least_bytes
     try:
         limit = _limit(machine, weights_bytes, memory_option)
     except MemoryTooSmall as error:

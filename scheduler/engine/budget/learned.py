@@ -44,14 +44,6 @@ class ChunkPeak:
         self._taken: deque[int] = deque(maxlen=_RECENT)
         self._excess: deque[float] = deque(maxlen=_RECENT)
 
-    @property
-    def learned(self) -> bool:
-        return bool(self._taken)
-
-    def expect(self, first_bytes: int) -> None:
-        """Expect this of a chunk of the most tokens until one was measured."""
-        self._first_bytes = first_bytes
-
     def observe(self, tokens: int, context: int, transient_bytes: int) -> None:
         """Learn that a chunk of `tokens` (padding included) behind `context` computed tokens took this much
         at its peak, beyond what was held before it."""

@@ -2,19 +2,19 @@
 
 limit = weights + KV budget + pool of freed buffers + the peak of one prefill chunk
 
-Where several models share the memory, the server gives each engine a part, and changes it while it runs
-(`SetMemoryLimit`): a limit is a value, and a changed one another value (`resized`).
+Where several models share the memory, each engine has a part of it for its life (`part_of`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.shared.gigabytes import gigabytes
+from scheduler.shared.messages import MemoryPart
 
 _OF_DEVICE = 0.95
 """Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory."""
@@ -58,9 +58,9 @@ class MemoryLimit:
     """Share of the KV budget: less than 1 after an engine ran out of memory."""
     sharers: int = 1
     """Engines that use the device's memory: each has this part of what the system can still give."""
-    most_bytes: int = 0
-    """The highest limit that the server may set. With 0 the server sets none, and an operator's KV budget
-    stands whatever the limit."""
+    whole_bytes: int = 0
+    """What the engines of all models may use together, of which this limit is a part. With 0 one model has
+    all of it, and an operator's KV budget stands whatever the limit."""
     process_bytes: int = PROCESS_BYTES
     least_kv_bytes: int = _LEAST_KV_BYTES
 
@@ -82,7 +82,7 @@ class MemoryLimit:
 
     def whole_kv_bytes(self, peak_bytes: int) -> int:
         """Return the KV budget beside chunks of this peak, before `share` is applied."""
-        if self.kv_bytes is not None and not self.most_bytes:
+        if self.kv_bytes is not None and not self.whole_bytes:
             return self.kv_bytes
         fixed_bytes = self.weights_bytes + self.pool_bytes + self.process_bytes
         left = max(self.least_kv_bytes, self.limit_bytes - fixed_bytes - peak_bytes)
@@ -94,20 +94,13 @@ class MemoryLimit:
     @property
     def most_kv_bytes(self) -> int:
         """Return the most KV that one request may ever get, by which it is refused: a refusal is final, but
-        chunks can be made smaller, and a limit raised."""
-        most = self.resized(max(self.limit_bytes, self.most_bytes)) if self.most_bytes else self
-        return most.whole_kv_bytes(0)
+        chunks can be made smaller."""
+        return self.whole_kv_bytes(0)
 
-    def resized(self, limit_bytes: int) -> MemoryLimit:
-        """Return this limit with other bytes: the pool follows, and all that is computed from them."""
-        pool_bytes = _pool_bytes(limit_bytes, self.weights_bytes)
-        return replace(self, limit_bytes=limit_bytes, pool_bytes=pool_bytes)
-
-    def least_bytes(self, kv_bytes: int = 0, peak_bytes: int | None = None) -> int:
-        """Return the least limit that leaves a KV budget of `kv_bytes` beside chunks of this peak. Without a
-        measured peak, the expected one follows the limit."""
-        part = 0.0 if peak_bytes is not None else _FIRST_PEAK
-        wanted = self.process_bytes + (peak_bytes or 0) + max(self.least_kv_bytes, kv_bytes / self.share)
+    @property
+    def least_bytes(self) -> int:
+        """Return the least limit with which a process with these weights runs."""
+        part, wanted = _FIRST_PEAK, self.process_bytes + self.least_kv_bytes
         # The pool is the least of three bounds, one of which is the larger of two (`_pool_bytes`).
         of_limit = (wanted + _POOL * self.weights_bytes) / (1 - _POOL - part)
         beyond_weights = min(
@@ -126,21 +119,23 @@ def memory_limit(
     kv_bytes: int | None,
     share: float,
     sharers: int = 1,
-    most_bytes: int = 0,
+    part: MemoryPart | None = None,
 ) -> MemoryLimit:
     """Return the limit: this engine's part, if several use the device. `option`: bytes, or up to 1 a share of
-    the device's memory, or 0 for the default; with `most_bytes`, the part in bytes that the server gives this
-    engine. `device`: MLX's device_info() before the weights are loaded. Raise MemoryTooSmall if they do not
-    fit."""
+    the device's memory, or 0 for the default. `device`: MLX's device_info() before the weights are loaded.
+    `part`: this engine's of the memory of several models. Raise MemoryTooSmall if the weights do not fit."""
     whole = recommended_bytes(device)
     default = int(whole * _OF_DEVICE) if whole else int(machine_bytes * _OF_MACHINE)
     limit = default
     if option > 0:
         limit = int(option if option > 1 else (whole or machine_bytes) * option)
-    if not most_bytes:
-        limit //= sharers
+    limit //= sharers
     if not option and (free := device.get("free_memory")) is not None:
         limit = min(limit, int(int(free) * _OF_DEVICE))  # Other programs use the device, too.
+    whole_bytes = 0
+    if part is not None:
+        least_bytes = MemoryLimit(0, weights_bytes).least_bytes
+        limit, whole_bytes, sharers = divided(limit, part, sharers, least_bytes, on_cpu=not whole)
     # An option may ask for more than a control group allows.
     most = min(limit, whole or machine_bytes)
     if weights_bytes + _STARTED_BYTES + _LEAST_KV_BYTES > most:
@@ -148,11 +143,37 @@ def memory_limit(
             f"the weights take {gigabytes(weights_bytes, 3)}, the process {gigabytes(_STARTED_BYTES, 3)}, and"
             f" {gigabytes(_LEAST_KV_BYTES, 3)} must be left for the KV cache, but the limit is"
             f" {gigabytes(limit, 3)} of {gigabytes(whole or machine_bytes, 3)}"
-            + _part(sharers, most_bytes)
+            + _part(sharers, whole_bytes)
             + " take a smaller or quantised model (`penstock models` says which fit), or raise --memory-limit"
         )
     pool_bytes = _pool_bytes(limit, weights_bytes)
-    return MemoryLimit(limit, weights_bytes, pool_bytes, kv_bytes, share, sharers, most_bytes)
+    return MemoryLimit(limit, weights_bytes, pool_bytes, kv_bytes, share, sharers, whole_bytes)
+
+
+def divided(
+    found_bytes: int, part: MemoryPart, sharers: int, least_bytes: int, *, on_cpu: bool
+) -> tuple[int, int, int]:
+    """Return this engine's limit, what the engines of all models may use, and how many engines share the
+    device. `found_bytes`: the limit of each of `sharers` engines that find it out; `least_bytes`: of which
+    each needs so much."""
+    if part.whole_bytes or not found_bytes:
+        return part.limit_bytes, part.whole_bytes, sharers
+    whole_bytes = found_bytes * sharers
+    others = [cpu if on_cpu else elsewhere for cpu, elsewhere in part.beside]
+    bytes_of_all, fitting = part_of(whole_bytes, least_bytes * sharers, others)
+    return bytes_of_all // sharers, whole_bytes, sharers + fitting
+
+
+def part_of(free_bytes: int, need_bytes: int, others: Sequence[int]) -> tuple[int, int]:
+    """Return the part of a model that needs at least `need_bytes` of what is free, and how many of the
+    others fit beside it. `others`: their least bytes, in the order in which room is left for them. What is
+    free is divided by the needs, so that those that fit by their needs also fit by their parts."""
+    need = max(1, need_bytes)
+    total_bytes, fitting = need, 0
+    for other in (max(1, one) for one in others):
+        if total_bytes + other <= free_bytes:
+            total_bytes, fitting = total_bytes + other, fitting + 1
+    return free_bytes * need // total_bytes if fitting else free_bytes, fitting
 
 
 def _pool_bytes(limit_bytes: int, weights_bytes: int) -> int:
@@ -160,8 +181,8 @@ def _pool_bytes(limit_bytes: int, weights_bytes: int) -> int:
     return min(pool, max(0, limit_bytes - weights_bytes) // _POOL_DIVISOR)
 
 
-def _part(sharers: int, most_bytes: int) -> str:
-    if most_bytes:
+def _part(sharers: int, whole_bytes: int) -> str:
+    if whole_bytes:
         return ", the part of this engine beside others:"
     return f" for each of {sharers} engines:" if sharers > 1 else ":"
 

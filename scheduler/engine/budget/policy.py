@@ -86,13 +86,6 @@ class MemoryReading:
         return self.used - self.active
 
     @property
-    def limit_binds(self) -> bool:
-        """Return whether the limit, and not the system, is what there is least of."""
-        if self.pressure is not Pressure.NORMAL:
-            return False
-        return self.available is None or self.available > self.limit - self.used
-
-    @property
     def headroom(self) -> int | None:
         """Return what may still be allocated, or None if nothing bounds it. It is negative if the limit is
         exceeded."""
@@ -127,16 +120,6 @@ class Budget:
     kv_bytes: int
     pool_bytes: int
     score_bytes: int
-
-
-def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> MemoryLimit:
-    """Return the limit that was asked for, or as near as the rows allow, which need `least_bytes`; it is
-    lowered in steps, for each may evict."""
-    current = limit.limit_bytes
-    nearest = max(asked_bytes, min(current, least_bytes))
-    if nearest == current or (asked_bytes < nearest and (current - nearest) * BUDGET_STEP < current):
-        return limit
-    return limit.resized(nearest)
 
 
 def moved(before_bytes: int, kv_bytes: int) -> bool:

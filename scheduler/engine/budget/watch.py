@@ -1,8 +1,7 @@
 """Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
 
 It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
-lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the server shares
-memory among several models. One method writes all of it, `_keep_to`.
+lowers it under relief, and clears the pool of freed buffers. One method writes all of it, `_keep_to`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from scheduler.engine.budget.policy import (
     Needs,
     budget,
     moved,
-    nearest_limit,
 )
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.shared.device_errors import is_device_error
-from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
+from scheduler.shared.messages import DeviceMemory, MemoryState
 from scheduler.shared.row_bytes import RowBytes
 
 _READING_SECONDS = 0.25
@@ -39,8 +37,6 @@ _LEAST_COPY_BYTES = 16 << 20
 _LEAST_CLEARED_BYTES = 16 << 20
 """The fewest freed buffers and free blocks to return: that takes milliseconds, and getting them again causes
 page faults."""
-_GROWTH_PART = 8
-"""Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
 
 
 class MemoryWatch:
@@ -55,19 +51,14 @@ class MemoryWatch:
         held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
-        charged_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`carry_out` has carried out a change when it returns. `row_bytes`: what the rows hold;
-        `charged_bytes`: that with the reserve for their answers, or None if none is kept."""
+        """`carry_out` has carried out a change when it returns. `row_bytes`: what the rows hold."""
         self._device = device
         self._prefixes = prefixes
         self._carry_out = carry_out
         self._row_bytes = row_bytes
-        self._charged_bytes = charged_bytes or row_bytes
         self._held = held
         self._limit = limit
-        self._asked_bytes = limit.limit_bytes
-        """The limit that the server has asked for; the one in force is higher while rows need it."""
         self._given_up = GivenUp()
         self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
@@ -95,21 +86,6 @@ class MemoryWatch:
     def whole_bytes(self) -> int:
         """Return the most KV that one request may ever get."""
         return self._limit.most_kv_bytes
-
-    @property
-    def shared(self) -> bool:
-        """Return whether the server changes the limit, and so must know what is used, also of an idle
-        engine."""
-        return self._limit.most_bytes > 0
-
-    def set_limit(self, command: SetMemoryLimit, now: float) -> None:
-        """Use no more than this from now on: prefixes that do not fit are evicted at once. Rows are not
-        preempted for it: where they need more, the limit is lowered as they end."""
-        if not self._limit.limit_bytes:
-            return
-        self._limit = replace(self._limit, sharers=command.sharers, most_bytes=command.most_bytes)
-        self._asked_bytes = command.limit_bytes
-        self.look(now)
 
     def look(self, now: float) -> None:
         """Read memory now. Where that fails the last allowance stands."""
@@ -141,7 +117,7 @@ class MemoryWatch:
 
     def _read(self, now: float) -> None:
         rows = self._row_bytes()
-        self._follow_limit(rows)
+        self._follow_learned(rows)
         # Under relief the chunks that run are smaller: what they need is less, or relief would never end.
         needed = self._learned.needed_bytes(rows, self._allowance.chunk_tokens)
         reading = self._reading()
@@ -168,8 +144,6 @@ class MemoryWatch:
             -1 if reading.available is None else reading.available,
             int(reading.pressure),
             needed,
-            *self._wanted(reading),
-            self._asked_bytes,
         )
 
     def _needs(self, chunk_bytes: int, headroom: int | None) -> Needs:
@@ -191,27 +165,14 @@ class MemoryWatch:
         if change != BudgetChange():
             self._carry_out(change)
 
-    def _follow_limit(self, rows: int) -> None:
-        """Go to the limit that was asked for, or as near as the rows allow, and to the KV budget that it
-        leaves beside what was learned."""
-        before = self._limit
-        if self._asked_bytes != before.limit_bytes:
-            pinned = 0 if self._prefixes is None else self._prefixes.pinned_bytes()
-            least = self._least_bytes(self._needed_by_rows(pinned))
-            self._limit = nearest_limit(before, self._asked_bytes, least)
-            self._learned.peak.expect(self._limit.first_peak_bytes)
-        raised = self._limit.limit_bytes - before.limit_bytes
-        if raised > 0 and self._last is not None and self._last.limit_binds:
-            # What was given up was given up for the old limit.
-            self._given_up, self._allowance = GivenUp(), Allowance()
+    def _follow_learned(self, rows: int) -> None:
+        """Go to the KV budget that the limit leaves beside what was learned."""
         kv_bytes = self._limit.kv_budget_bytes(self._learned.needed_bytes(rows))
-        if raised or moved(self._whole_kv_bytes, kv_bytes):
+        if moved(self._whole_kv_bytes, kv_bytes):
             self._whole_kv_bytes = kv_bytes
             lowered = self._given_up.kv_bytes
             kept = kv_bytes if lowered is None else min(lowered, kv_bytes)
-            changed = replace(self._budget, kv_bytes=kept)
-            # The system, or another engine, gets what is given back, and not the pool of freed buffers.
-            self._keep_to(changed, clear_pool=raised < 0)
+            self._keep_to(replace(self._budget, kv_bytes=kept))
 
     def _should_clear(self, reading: MemoryReading, needed: int) -> bool:
         if reading.headroom is not None and reading.headroom < needed:
@@ -239,26 +200,6 @@ class MemoryWatch:
             rows=rows,
             active=memory.active,
         )
-
-    def _needed_by_rows(self, pinned_bytes: int) -> int:
-        """Return bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes
-        that they attend to in place."""
-        needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
-        return needed + needed // _GROWTH_PART
-
-    def _wanted(self, reading: MemoryReading) -> tuple[int, int, int]:
-        """Return the least limits: of the process alone, with its rows, and with all its prefixes."""
-        rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
-        kept = rows + reading.kv - reading.fixed_kv
-        return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
-
-    def _least_bytes(self, kv_bytes: int) -> int:
-        """Return the least limit that leaves this to KV; 0 without a limit."""
-        if not self._limit.limit_bytes:
-            return 0
-        learned = self._learned
-        peak = learned.needed_bytes(self._row_bytes()) if learned.peak.learned else None
-        return self._limit.least_bytes(kv_bytes, peak)
 
     def starting(self, prefills: bool, step_bytes: int) -> Evict | None:
         """Prepare for a step that takes `step_bytes`, as far as is known. Return what it must evict for that,

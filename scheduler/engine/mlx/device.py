@@ -159,16 +159,15 @@ def device() -> MlxDevice:
 
 def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
     """Return the memory limit of this process. Raise MemoryTooSmall if the weights do not fit."""
-    kv_bytes = None if load.kv_cache_bytes < 0 else load.kv_cache_bytes
     return memory_limit(
         load.memory_limit,
         _device.facts(),
         machine_bytes(),
         weights_bytes,
-        kv_bytes,
+        None if load.kv_cache_bytes < 0 else load.kv_cache_bytes,
         load.kv_cache_share,
         load.sharers,
-        load.memory_most_bytes,
+        load.memory_part,
     )
 
 

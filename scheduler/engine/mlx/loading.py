@@ -131,7 +131,8 @@ def load_weights(
         weights_dtype=_dtype_names(parameters),
         kv_cache_dtype=kv_cache_dtype,
         memory_limit_bytes=limit.limit_bytes,
-        memory_floor_bytes=limit.least_bytes(),
+        memory_floor_bytes=limit.least_bytes,
+        memory_whole_bytes=limit.whole_bytes,
         ranks=1 if rank is None else rank.group.ranks,
         float32=device().float32,
     )

@@ -12,9 +12,9 @@ import trio
 from scheduler.engines.boundary import MemoryShare
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.residency import ModelState
-from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.shared.messages import ScriptedPlan
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler
@@ -30,15 +30,6 @@ class OneFits:
     def need_bytes(self, model: str) -> int:
         return 60
 
-    def reserve(self, model: str) -> None: ...
-
-    def may_load(self, model: str) -> bool:
-        return True
-
-    def release(self, model: str) -> None: ...
-
-    def rebalance(self, now: float) -> None: ...
-
 
 class Farm:
     """A fleet of scripted models; the first one is loaded at the start."""
@@ -53,7 +44,7 @@ class Farm:
         launchers: Mapping[str, LoopbackLauncher] | None = None,
     ) -> None:
         """`launchers`: of models whose engines are no plain ones. `memory_limit`: of one budget that the
-        first engine finds out, where `memory` is SharedMemory."""
+        first engine finds out, where `memory` is MemoryBudget."""
         self._memory = memory
         self._memory_limit = memory_limit
         self._plan = plan
@@ -66,7 +57,7 @@ class Farm:
 
     def _model(self, traits: ModelTraits, first: bool) -> Model:
         launcher, memory = self.launchers[traits.name], self._memory
-        shared = isinstance(memory, SharedMemory)
+        shared = isinstance(memory, MemoryBudget)
         scheduler = make_scheduler(
             launcher,
             self._plan,

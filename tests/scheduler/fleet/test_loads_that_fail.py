@@ -1,5 +1,5 @@
-"""Loads of a model that fail, are stopped, or meet operators: it can be loaded again, and no memory is kept
-for what is gone. Real schedulers and loops over memory, in virtual time."""
+"""Loads of a model that fail, are stopped, or meet operators: it can be loaded again. Real schedulers and
+loops over memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import msgspec
 import trio
 from trio.testing import MockClock, trio_test
 
-from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.fleet.residency import ModelState
-from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.messages import Fault
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.scheduler.engines.engine_lives import READY, Life, LivesLauncher, says
-from tests.scheduler.fleet.farm import Farm, OneFits, running
+from tests.scheduler.fleet.farm import Farm, running
 
 NEVER_READY = says(then_lives=0.2)
 SERVES_FIVE_SECONDS = says(READY, then_lives=5.0)
@@ -45,49 +42,18 @@ class Healing(LoopbackLauncher):
                 await trio.sleep_forever()
 
 
-class Later(OneFits):
-    """The others give back what a load needs after a while."""
-
-    seconds = 0.0
-
-    def __init__(self) -> None:
-        self._asked_at: dict[str, float] = {}
-
-    def reserve(self, model: str) -> None:
-        self._asked_at[model] = trio.current_time()
-
-    def may_load(self, model: str) -> bool:
-        return trio.current_time() >= self._asked_at[model] + self.seconds
-
-
 @asynccontextmanager
 async def farm_of(
-    titles: LoopbackLauncher, memory: OneFits | SharedMemory | None = None
+    titles: LoopbackLauncher,
 ) -> AsyncIterator[Farm]:
     """`planner` is loaded, `titles` is not."""
     farm = Farm(
         "planner",
         "titles",
-        memory=memory,
-        memory_limit=4_000_000 if isinstance(memory, SharedMemory) else 0.0,
         launchers={"titles": titles},
     )
     async with running(farm):
         yield farm
-
-
-@trio_test
-async def test_a_load_that_waits_for_memory_has_not_failed_yet(autojump_clock: MockClock) -> None:
-    """What is known of its engine is of the load before it."""
-    memory = Later()
-    async with farm_of(Healing(*[NEVER_READY] * 3), memory) as farm:
-        farm.fleet.load("titles", trio.current_time())
-        await farm.reaches("titles", ModelState.FAILED)
-        await trio.sleep(RETRY_SECONDS + 1)
-        memory.seconds = 3.0
-        assert await farm.answer("titles") == await farm.answer("planner")
-        farm.fleet.unload("titles")
-        await farm.reaches("titles", ModelState.UNLOADED)
 
 
 @trio_test
@@ -126,31 +92,4 @@ async def test_a_model_with_requests_is_loaded(autojump_clock: MockClock) -> Non
         await trio.sleep(0.5)
         farm.fleet.unload("titles")
         await trio.sleep(60)
-        assert await farm.answer("titles") == await farm.answer("planner")
-
-
-@trio_test
-async def test_an_engine_that_leaves_before_its_load_keeps_no_memory(autojump_clock: MockClock) -> None:
-    memory = SharedMemory(MemoryBudget(), dict.fromkeys(("planner", "titles"), lambda device: 100_000))
-    async with farm_of(LoopbackLauncher(), memory) as farm:
-        pool = farm.models["titles"].scheduler.pool
-        pool.add()
-        farm.fleet.load("titles", trio.current_time())
-        farm.fleet.iterate(trio.current_time())
-        pool.drain("1")
-        await farm.reaches("titles", ModelState.LOADED)
-        farm.fleet.unload("titles")
-        await farm.reaches("titles", ModelState.UNLOADED)
-        assert [engine for engine, _ in memory._budget] == ["planner/0"]
-
-
-@trio_test
-async def test_an_engine_that_is_added_before_its_load_is_loaded_too(autojump_clock: MockClock) -> None:
-    memory = SharedMemory(MemoryBudget(), dict.fromkeys(("planner", "titles"), lambda device: 100_000))
-    async with farm_of(LoopbackLauncher(), memory) as farm:
-        model = farm.models["titles"]
-        model.reserve(trio.current_time())
-        memory.reserve("titles")
-        model.scheduler.pool.add()
-        await farm.reaches("titles", ModelState.LOADED)
         assert await farm.answer("titles") == await farm.answer("planner")

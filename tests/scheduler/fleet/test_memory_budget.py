@@ -1,220 +1,263 @@
-"""One memory budget over engines: who gets a part when, and what is sent."""
+"""One memory budget over engines: which part each gets, for how long, and that parts never exceed it."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trio.testing import MockClock, trio_test
+
+from scheduler.engine.budget.limits import divided, part_of
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.shared.messages import CacheCounters, Counters, MemoryState
-from tests.scheduler.fleet.simulated_engines import BUDGET, FLOORS, World, ready_of
+from scheduler.fleet.residency import ModelState
+from scheduler.shared.messages import MemoryPart, Ready
+from tests.examples import examples
+from tests.scheduler.fleet.farm import Farm, running
+
+BUDGET = 10_000
+NAMES = ("a", "b", "c", "d")
+FARM_BYTES = 4_000_000
 
 
-def test_one_engine_alone_gets_no_message() -> None:
-    """It is loaded by the operator's option, as without a budget, and so it is after a death."""
-    world = World()
-    world.want("a")
-    assert world.budget.may_load("a")
-    assert world.budget.given("a") is None
-    world.budget.ready("a", ready_of(BUDGET, 1000))
-    assert world.budget.budget_bytes == BUDGET
-    assert world.budget.rebalance(1.0) == []
-    world.budget.ended("a")
-    assert world.budget.rebalance(2.0) == []
-    assert world.budget.may_load("a")
-    assert world.budget.given("a") is None
-    world.budget.ready("a", ready_of(BUDGET - 500, 1000))
-    assert world.budget.budget_bytes == BUDGET - 500
-    assert world.budget.rebalance(3.0) == []
+@dataclass
+class _Engine:
+    name: str
+    running: bool = False
 
 
-def test_a_newcomer_is_loaded_when_its_part_is_free() -> None:
-    world = World()
-    world.load("a")
-    world.want("b")
-    assert not world.budget.may_load("b")
-    [(name, message)] = world.rebalance()
-    assert name == "a"
-    assert message.limit_bytes <= BUDGET - FLOORS["b"]
-    assert message.sharers == 1
-    world.rebalance()
-    assert not world.budget.may_load("b"), "it was sent, but is not confirmed"
-    world.engines["a"].iterate()
-    world.deliver("a")
-    world.rebalance()
-    given = world.budget.given("b")
-    assert given is not None
-    assert given.limit_bytes >= FLOORS["b"]
-    assert given.most_bytes == BUDGET - FLOORS["a"]
-    assert [message.sharers for _, message in world.rebalance()] == [2]
+class _Pool(list[_Engine]):
+    """A model's engines, as the budget sees them."""
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in self]
 
 
-def test_rows_are_given_time_and_the_newcomer_waits() -> None:
-    world = World()
-    world.load("a")
-    engine = world.engines["a"]
-    for _ in range(4):
-        engine.admit(2000)
-    world.quiesce()
-    assert world.budget.room_bytes() == 1000
-    world.want("b")
-    world.quiesce()
-    assert "b" not in world.engines
-    assert len(engine.rows) == 4
-    engine.end()
-    world.quiesce()
-    assert "b" in world.engines
-    assert len(engine.rows) == 3
+def _pool(engines: int, *, running: bool = False) -> Any:
+    return _Pool(_Engine(str(number), running) for number in range(engines))
 
 
-def test_what_can_be_made_free() -> None:
-    """What rows need, and what is being loaded, stays; one that would be unloaded counts as gone."""
-    world = World()
-    world.load("a", "b")
-    world.engines["a"].admit(500)
-    world.engines["b"].fill(4000)
-    world.quiesce()
-    assert world.budget.need_bytes("a") == 1500
-    assert world.budget.room_bytes() == BUDGET - 1500 - 2500
-    assert world.budget.room_bytes(without={"b"}) == BUDGET - 1500
-    world.want("c")
-    assert world.budget.need_bytes("c") == 4000
+def _need(nbytes: int, device: str | None) -> int:
+    return nbytes
 
 
-def test_an_engine_that_does_not_fit_is_named_and_holds_nothing() -> None:
-    world = World()
-    world.load("a", "c")
-    world.want("d")
-    world.quiesce()
-    assert world.budget.unplaced == ("d",)
-    assert dict(world.budget)["d"] == 0
-    assert sum(world.limits.values()) >= BUDGET * 9 // 10
+class Engines(RuleBasedStateMachine):
+    """Processes that are loaded, die, and are added and unloaded at any moment, as the fleet and operators
+    may have it. `limits`: of each living process; None while it loads."""
+
+    @initialize(
+        needs=st.tuples(*[st.integers(0, 6000)] * 4),
+        engines=st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 4),
+        pinned=st.sets(st.sampled_from(NAMES)),
+    )
+    def begin(self, needs: tuple[int, ...], engines: tuple[int, ...], pinned: set[str]) -> None:
+        self.needs = dict(zip(NAMES, needs, strict=True))
+        self.budget = MemoryBudget({name: partial(_need, need) for name, need in self.needs.items()})
+        self.pools = {name: _pool(number) for name, number in zip(NAMES, engines, strict=True)}
+        for name, pool in self.pools.items():
+            self.budget.follow(name, pool, is_pinned=name in pinned)
+        self.limits: dict[tuple[str, str], int] = {}
+        self.wholes: dict[tuple[str, str], int] = {}
+        self.loading: set[tuple[str, str]] = set()
+
+    def start(self, model: str, engine: str) -> None:
+        part = self.budget.given(model, engine)
+        assert part is not None
+        sharers = part.sharers if not part.whole_bytes else 1
+        limit, whole, _ = divided(BUDGET // sharers, part, sharers, self.needs[model], on_cpu=True)
+        self.limits[model, engine], self.wholes[model, engine] = limit, whole
+        self.loading.add((model, engine))
+
+    def free(self, place: tuple[str, str]) -> None:
+        next(one for one in self.pools[place[0]] if one.name == place[1]).running = False
+        self.budget.free(*place)
+
+    def loaded(self, model: str) -> bool:
+        return any(name == model for name, _ in self.limits)
+
+    @rule(name=st.sampled_from(NAMES))
+    def loads(self, name: str) -> None:
+        """Only where what it needs is free, and nothing else is being loaded, as `decide` has it. Then each
+        of its engines gets what it needs."""
+        if self.loaded(name) or self.loading:
+            return
+        held = sum(self.budget.need_bytes(other) for other in NAMES if self.loaded(other))
+        budget = self.budget.budget_bytes if self.limits else BUDGET
+        if budget is not None and self.budget.need_bytes(name) <= budget - held:
+            for engine in self.pools[name]:
+                engine.running = True
+            for engine in self.pools[name].names:
+                self.start(name, engine)
+                assert self.limits[name, engine] >= self.needs[name]
+
+    @rule(data=st.data())
+    def gets_ready(self, data: st.DataObject) -> None:
+        if self.loading:
+            place = data.draw(st.sampled_from(sorted(self.loading)))
+            self.loading.remove(place)
+            self.budget.ready(
+                *place,
+                Ready(
+                    *(1, "cpu", "test", 100, 1, 0, "none"),
+                    memory_limit_bytes=self.limits[place],
+                    memory_floor_bytes=self.needs[place[0]],
+                    memory_whole_bytes=self.wholes[place],
+                ),
+            )
+
+    @precondition(lambda self: self.limits)
+    @rule(data=st.data(), again=st.booleans())
+    def dies_or_leaves(self, data: st.DataObject, again: bool) -> None:
+        """One that dies is loaded again with what it had."""
+        place = data.draw(st.sampled_from(sorted(self.limits)))
+        before = self.limits.pop(place)
+        self.loading.discard(place)
+        if again:
+            self.start(*place)
+            assert self.limits[place] == before
+        else:
+            self.free(place)
+
+    @rule(name=st.sampled_from(NAMES))
+    def is_unloaded(self, name: str) -> None:
+        for place in [place for place in self.limits if place[0] == name]:
+            del self.limits[place]
+            self.loading.discard(place)
+            self.free(place)
+
+    @rule(name=st.sampled_from(NAMES))
+    def is_added(self, name: str) -> None:
+        """An operator asks whether there is memory or not."""
+        pool = self.pools[name]
+        if len(pool) < 5 and self.loaded(name):
+            pool.append(_Engine(str(len(pool)), running=True))
+            self.start(name, pool[-1].name)
+
+    @invariant()
+    def never_over_the_budget(self) -> None:
+        if hasattr(self, "limits"):
+            assert sum(self.limits.values()) <= BUDGET
 
 
-def test_the_busy_one_gets_the_idle_one_s_part_and_gives_it_back() -> None:
-    world = World()
-    world.load("a", "b")
-    a, b = world.engines["a"], world.engines["b"]
-    for _ in range(40):
-        a.busy_seconds += 1.0
-        a.fill(500)
-        world.quiesce(1)
-    assert a.limit > 7000
-    for _ in range(200):
-        b.busy_seconds += 1.0
-        b.fill(500)
-        world.quiesce(1)
-    assert b.limit > 8500
-    assert a.limit < 1500
+Engines.TestCase.settings = settings(
+    deadline=None, max_examples=examples(100), stateful_step_count=40, derandomize=True
+)
+TestEngines = Engines.TestCase
 
 
-def test_a_dead_engine_is_loaded_with_its_part() -> None:
-    world = World()
-    world.load("a", "b")
-    part = world.limits["b"]
-    del world.engines["b"]
-    world.budget.ended("b")
-    world.rebalance()
-    given = world.budget.given("b")
-    assert given is not None
-    assert given.limit_bytes == pytest.approx(part, rel=0.07)
+@settings(deadline=None, max_examples=examples(300), derandomize=True)
+@given(
+    pinned=st.lists(st.integers(1, 60), max_size=3),
+    others=st.lists(st.integers(1, 100), min_size=1, max_size=5),
+)
+def test_what_fits_beside_pinned_models_fits_beside_their_parts(pinned: list[int], others: list[int]) -> None:
+    """So none is refused for ever because another one came first."""
+    if sum(pinned) > 100:
+        return
+    free, left = 100_000, [one * 1000 for one in pinned]
+    others = sorted((one * 1000 for one in others), reverse=True)
+    while left:
+        need, *left = left
+        part, _ = part_of(free, need, [*left, *others])
+        assert part >= need
+        free -= part
+    for other in others:
+        assert other <= free or other + 1000 * sum(pinned) > 100_000
 
 
-def test_an_engine_that_was_not_reserved_gets_what_is_free() -> None:
-    """An operator adds one: it is loaded if there is room, and has nobody else's memory."""
-    world = World()
-    world.load("a", "b")
-    budget = world.budget
-    budget.forget("b")
-    free = BUDGET - world.limits["a"]
-    given = budget.given("another")
-    assert given is not None
-    assert given.limit_bytes == free
-    budget.ready("another", ready_of(free, 800))
-    crowded = budget.given("third")
-    assert crowded is not None
-    assert crowded.limit_bytes == 1, "it is refused by the engine, with the numbers"
+def sharing(need_bytes: int) -> MemoryBudget:
+    return MemoryBudget({name: lambda device: need_bytes for name in ("planner", "titles")})
 
 
-def test_reports_of_an_engine_that_was_forgotten_are_ignored() -> None:
-    world = World()
-    world.load("a", "b")
-    world.budget.forget("b")
-    world.budget.observe("b", Counters(), 1.0)
-    world.budget.ended("b")
-    assert [name for name, _ in world.budget] == ["a"]
+def limits(farm: Farm) -> dict[str, int]:
+    """Return the limit of every running engine, as its own counters say."""
+    ready = {name: model for name, model in farm.models.items() if model.scheduler.pool.ready is not None}
+    return {name: model.scheduler.metrics.of_engine("0").now.guard.limit for name, model in ready.items()}
 
 
-def test_a_first_engine_that_dies_keeps_nobody_from_being_the_first() -> None:
-    """Nothing is known of the device yet, and no process has any of it."""
-    budget = MemoryBudget()
-    budget.reserve("a", 1000)
-    assert budget.given("a") is None
-    budget.reserve("b", 1000)
-    assert not budget.may_load("b")
-    budget.ended("a")
-    assert budget.may_load("b")
+@trio_test
+async def test_models_that_fit_together_have_fixed_parts(autojump_clock: MockClock) -> None:
+    """Also after a death, and while others are loaded and unloaded."""
+    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
+    async with running(farm), trio.open_nursery() as nursery:
+        await farm.answer("planner")
+        alone = limits(farm)["planner"]
+        assert 0 < alone < FARM_BYTES
+        await farm.answer("titles")
+        both = limits(farm)
+        assert both["planner"] == alone
+        assert 1000 <= both["titles"] == FARM_BYTES - alone
+        nursery.start_soon(farm.answer, "planner", "long", 600)
+        await trio.sleep(1.0)
+        farm.launchers["planner"].kill()
+        await trio.sleep(3.0)
+        assert limits(farm) == both
+        farm.fleet.unload("titles")
+        await farm.reaches("titles", ModelState.UNLOADED)
+        await farm.answer("planner")
+        assert limits(farm) == {"planner": alone}
+        await farm.answer("titles")
+        assert limits(farm) == both
 
 
-def test_an_engine_gets_one_message_at_a_time() -> None:
-    """One that was raised and lowered in the same step may use the higher limit for that step, and nobody
-    counts on the lower one before it is confirmed."""
-    world = World()
-    world.load("a", "b")
-    del world.engines["b"]
-    world.budget.forget("b")
-    [(_, raised)] = world.rebalance()
-    assert raised.limit_bytes == BUDGET
-    world.want("b")
-    for _ in range(3):
-        assert world.rebalance() == []
-        assert not world.budget.may_load("b")
-    world.quiesce()
-    assert world.limits.keys() == {"a", "b"}
+@trio_test
+async def test_what_needs_more_than_is_free_waits_for_an_idle_model_to_go(autojump_clock: MockClock) -> None:
+    """By what the files say before a model was loaded, and by what its engine has reported afterwards. One
+    beside which no other fits has all of it."""
+    farm = Farm("planner", "titles", memory=sharing(FARM_BYTES), memory_limit=FARM_BYTES)
+    async with running(farm):
+        await farm.answer("planner")
+        assert limits(farm) == {"planner": FARM_BYTES}
+        await farm.answer("titles")
+        assert farm.state("planner") is ModelState.UNLOADED
+        # An engine without rows needs next to nothing here, as it has reported: now both fit.
+        await farm.answer("planner")
+        assert farm.state("titles") is ModelState.LOADED
 
 
-def test_an_idle_engine_that_uses_more_than_its_part_is_asked_again() -> None:
-    """It sends nothing by itself: perhaps its memory has come back meanwhile."""
-    world = World()
-    world.load("a", "b")
-    engine = world.engines["a"]
-    limit = engine.limit
-    engine.iterate()
-    late = engine.outbox.pop()
-    state = MemoryState(used=limit + 10, limit=limit, floor=1000, least=1000, kept=1000, asked=limit)
-    world.budget.observe("a", Counters(guard=state), world.now)
-    asked: list[str] = []
-    for _ in range(11):
-        world.now += 1.0
-        asked += [name for name, _ in world.budget.rebalance(world.now)]
-    assert asked == ["a", "a"]
-    world.budget.observe("a", late, world.now)
-    world.now += 10.0
-    assert world.budget.rebalance(world.now) == []
+@trio_test
+async def test_without_a_limit_nobody_gets_one(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles", memory=sharing(10**15))
+    async with running(farm):
+        await farm.answer("planner")
+        await farm.answer("titles")
+        assert farm.state("planner") is ModelState.LOADED
+        assert limits(farm) == {"planner": 0, "titles": 0}
 
 
-def test_engines_without_a_limit_get_none() -> None:
-    """As the scripted ones, which take no memory."""
-    budget = MemoryBudget()
-    for name in ("a", "b"):
-        budget.reserve(name, 0)
-        assert budget.may_load(name)
-        assert budget.given(name) is None
-        budget.ready(name, ready_of(0, 0))
-        budget.observe(name, Counters(cache=CacheCounters()), 1.0)
-    assert budget.budget_bytes == 0
-    assert budget.rebalance(5.0) == []
-    assert budget.room_bytes() is None
+@trio_test
+async def test_an_engine_that_an_operator_adds_gets_what_is_free(autojump_clock: MockClock) -> None:
+    """And is refused with the numbers where that is too little, which costs the others nothing."""
+    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
+    async with running(farm):
+        pool = farm.models["planner"].scheduler.pool
+        pool.add()
+        await farm.answer("planner")
+        await farm.answer("titles")
+        assert farm.state("planner") is ModelState.LOADED
+        late = farm.models["titles"].scheduler.pool.add()
+        await trio.sleep(60.0)
+        assert late.failure is not None
+        assert "its part is" in late.failure
+        assert await farm.answer("titles") == await farm.answer("planner")
 
 
-def test_engines_of_one_model_that_start_together_divide_the_budget() -> None:
-    """As many as the first one was said to be."""
-    budget = MemoryBudget(sharers=2)
-    for name in ("a/0", "a/1"):
-        budget.reserve(name, 1000)
-        assert budget.given(name) is None
-    budget.ready("a/1", ready_of(4000, 1000))
-    assert budget.budget_bytes == 8000
-    assert dict(budget) == {"a/0": 4000, "a/1": 4000}
-    assert budget.rebalance(1.0) == []
-    budget.ready("a/0", ready_of(4000, 1000))
-    assert budget.rebalance(2.0) == []
+def test_what_is_not_followed_by_another_process_is_free() -> None:
+    """Also where there was none yet, and for engines that start together. Room is left for pinned models
+    first, then for large ones."""
+    budget = MemoryBudget({name: partial(_need, 1000 * (NAMES.index(name) + 1)) for name in NAMES})
+    pools = {name: _pool(2, running=True) for name in NAMES}
+    pools["a"].append(_Engine("2"))
+    for name, pool in pools.items():
+        budget.follow(name, pool, is_pinned=name == "b")
+    found = MemoryPart(sharers=2, beside=((4000, 4000), (8000, 8000), (6000, 6000)))
+    assert budget.given("a", "0") == budget.given("a", "1") == found
+    assert budget.parts == {("a", "0"): 0, ("a", "1"): 0}, "one that cannot be started gets none"
+    budget.free("a", "1")
+    assert budget.parts == {("a", "0"): 0}
+    assert budget.given("b", "0") == MemoryPart(0, 1, 3), "nothing is free before the first one has reported"

@@ -46,6 +46,13 @@ def test_one_model_loads_at_a_time() -> None:
     assert (decision.load, decision.waits) == (None, {"b": "a is loaded first"})
 
 
+def test_nothing_is_loaded_beside_a_process_that_ends() -> None:
+    """What it may still use is not known before the first model has found out what there is."""
+    for budget_bytes in (BUDGET_BYTES, None):
+        decision = at(1000.0, model("a", ModelState.UNLOADING, 10), asked("b", 10), budget_bytes=budget_bytes)
+        assert (decision.load, decision.waits) == (None, {"b": "memory, until a is unloaded"})
+
+
 def test_the_least_recently_used_idle_model_goes() -> None:
     old = model("old", need_bytes=50, used_at=500.0)
     young = model("young", need_bytes=50, used_at=900.0)

@@ -11,6 +11,7 @@ from zlib import crc32
 import msgspec
 import trio
 
+from scheduler.engine.budget.limits import divided
 from scheduler.errors import LinkError
 from scheduler.events import FinishReason
 from scheduler.processes.channel import Channel
@@ -21,6 +22,7 @@ from scheduler.shared.messages import (
     Begun,
     Cancel,
     Counters,
+    Fault,
     FromEngine,
     Inspect,
     Inspection,
@@ -33,7 +35,6 @@ from scheduler.shared.messages import (
     Ready,
     Retired,
     RetireReason,
-    SetMemoryLimit,
     StepOutput,
     Submit,
     ToEngine,
@@ -99,7 +100,7 @@ class EngineProcess:
         self._ended: set[int] = set()
         self._adapters: set[str] = set()
         self._waits = Waits()
-        self._steps = self._limit_bytes = 0
+        self.limit_bytes = self._whole_bytes = self._steps = 0
 
     async def live(self, link: trio.abc.Stream) -> None:
         """Put what comes into the inbox, for a step to read it."""
@@ -109,10 +110,11 @@ class EngineProcess:
             while data := await link.receive_some():
                 for message in reader.feed(data):
                     match message:
-                        case Load(memory_limit=limit, memory_most_bytes=most):
+                        case Load(memory_part=part, sharers=sharers):
                             self._adapters = {one.key for one in message.adapters}
-                            # An engine without a part finds the device's limit.
-                            self._limit_bytes = int(limit) if most or not limit else DEVICE_BYTES
+                            if part is not None:
+                                own = (DEVICE_BYTES // sharers, part, sharers, FLOOR_BYTES)
+                                self.limit_bytes, self._whole_bytes, _ = divided(*own, on_cpu=True)
                         case Pulse():
                             await self.send(Alive(0.0))
                         case _:
@@ -132,9 +134,16 @@ class EngineProcess:
         await self.end(exit_, seconds)
         await trio.aclose_forcefully(self._link)
 
-    def report(self) -> Ready:
-        floor = FLOOR_BYTES if self._limit_bytes else 0
-        return msgspec.structs.replace(READY, memory_limit_bytes=self._limit_bytes, memory_floor_bytes=floor)
+    def report(self, vocabulary: int = READY.vocabulary) -> Ready | Fault:
+        if self._whole_bytes and self.limit_bytes < FLOOR_BYTES:
+            return Fault("its part of the memory is too small")
+        return msgspec.structs.replace(
+            READY,
+            vocabulary=vocabulary,
+            memory_limit_bytes=self.limit_bytes,
+            memory_whole_bytes=self._whole_bytes,
+            memory_floor_bytes=FLOOR_BYTES if self._whole_bytes else 0,
+        )
 
     @property
     def coming(self) -> set[int]:
@@ -159,9 +168,6 @@ class EngineProcess:
                         retired.append(self._retire(Retired(number, "cancelled")))
                 case Inspect(query=query):
                     answers.append(Inspection(query, 0, None))
-                case SetMemoryLimit(limit_bytes=limit):
-                    self._limit_bytes = limit
-                    answers.append(StepOutput([], [], [], self._counters))
                 case _:
                     pass
         return [*answers, StepOutput([], [], retired, self._counters)] if retired else answers
@@ -183,13 +189,9 @@ class EngineProcess:
 
     @property
     def _counters(self) -> Counters:
-        limit = self._limit_bytes
-        floor = FLOOR_BYTES
-        guard = MemoryState(
-            used=min(floor, limit), limit=limit, floor=floor, least=floor, kept=floor, asked=limit
-        )
         running = sum(row.has_slot for row in self.rows.values())
-        return Counters(steps=self._steps, running=running, guard=guard if limit else MemoryState())
+        guard = MemoryState(used=min(FLOOR_BYTES, self.limit_bytes), limit=self.limit_bytes)
+        return Counters(steps=self._steps, running=running, guard=guard)
 
     def step(self, draw: random.Random, healthy: bool = False) -> list[FromEngine]:
         """Compute one step: preempt, admit, prefill and decode. One that is not `healthy` is late with all of

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
 import trio
 import trio.testing
 from hypothesis import strategies as st
@@ -56,7 +55,6 @@ WEIGHTS = {
     "retry": 1,
     "load": 2,
     "unload": 1,
-    "slow_memory": 1,
 }
 """All operations, and how often each is drawn."""
 _TROUBLED_STARTS = {
@@ -70,7 +68,6 @@ _TROUBLED_STARTS = {
     "step": 8,
     "load": 5,
     "unload": 3,
-    "slow_memory": 4,
     "drain": 3,
     "add": 3,
 }
@@ -172,8 +169,6 @@ async def operate(world: World, nursery: trio.Nursery, operation: Operation) -> 
             world.fleet.load(model, trio.current_time())
         case "unload" if len(world.fleet) > 1:
             world.fleet.unload(model)
-        case "slow_memory":
-            world.memory.delay = draw.choice([0.0, 3.0, 12.0])
         case kind:
             processes = [one for one in world.processes if one.ready == _HAPPENS_WHEN_READY.get(kind)]
             if processes:
@@ -228,7 +223,7 @@ async def _happen(process: EngineProcess, kind: str, draw: random.Random) -> Non
         case "start_faults":
             await process.end(Exit(1), seconds, Fault("cannot load"))
         case "unlike":
-            await process.end(Exit(0), seconds, msgspec.structs.replace(READY, vocabulary=1))
+            await process.end(Exit(0), seconds, process.report(vocabulary=1))
         case "step":
             for _ in range(draw.choice([1, 4, 8])):
                 if not process.dead:

@@ -11,6 +11,7 @@ from scheduler.requests.record import StreamRecord
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Cancel
 from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
+from tests.scheduler.service_machine.engine_process import DEVICE_BYTES
 from tests.scheduler.service_machine.world import World
 
 
@@ -94,5 +95,7 @@ def _only_loaded_models_have_processes(world: World) -> None:
             f"{model.name} is {model.state.value}, and runs"
         )
     if world.shared is not None:
-        there = {f"{model.name}/{name}" for model in world.fleet for name in model.scheduler.pool.names}
-        assert world.shared.engines <= there, "memory is kept for an engine that has left"
+        there = {(model.name, name) for model in world.fleet for name in model.scheduler.pool.names}
+        assert world.shared.parts.keys() <= there, "memory is kept for an engine that has left"
+        used_bytes = sum(process.limit_bytes for process in world.machine.processes.values())
+        assert used_bytes <= DEVICE_BYTES, "processes may use more than there is"

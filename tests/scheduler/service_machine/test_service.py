@@ -33,7 +33,6 @@ MOST_SECONDS = 700
 
 async def _heal(world: World) -> None:
     """All engines are healthy from now on, and nobody leaves any more: wait until all are answered."""
-    world.memory.delay = 0.0
     for client in world.clients:
         client.patience = None
     for second in range(MOST_SECONDS):

@@ -23,7 +23,6 @@ from scheduler.events import AnswerPiece, Failed, Finished, TextDelta
 from scheduler.fleet.fleet import Fleet, FleetMemory
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.prompt.offload import Lane
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import Part, StreamRecord
@@ -68,28 +67,7 @@ class Setup:
     adapters: int
 
 
-class SlowMemory(FleetMemory):
-    """What a load needs is free `delay` seconds after it was reserved."""
-
-    delay = 0.0
-
-    def __init__(self) -> None:
-        self._reserved_at: dict[str, float] = {}
-
-    def reserve(self, model: str) -> None:
-        self._reserved_at.setdefault(model, trio.current_time())
-
-    def may_load(self, model: str) -> bool:
-        is_free = trio.current_time() >= self._reserved_at.get(model, 0.0) + self.delay
-        if is_free:
-            self.release(model)
-        return is_free
-
-    def release(self, model: str) -> None:
-        self._reserved_at.pop(model, None)
-
-
-class OneFits(SlowMemory):
+class OneFits(FleetMemory):
     """Memory for one model."""
 
     @property
@@ -98,31 +76,6 @@ class OneFits(SlowMemory):
 
     def need_bytes(self, model: str) -> int:
         return 60
-
-
-class SlowSharedMemory(SharedMemory):
-    """The budget of all models, which others give back as `SlowMemory` has it."""
-
-    def __init__(self, setup: Setup) -> None:
-        needs = {f"m{number}": lambda device: FLOOR_BYTES for number in range(setup.models)}
-        super().__init__(MemoryBudget(setup.engines), needs)
-        self.others = SlowMemory()
-
-    def reserve(self, model: str) -> None:
-        self.others.reserve(model)
-        super().reserve(model)
-
-    def may_load(self, model: str) -> bool:
-        return super().may_load(model) and self.others.may_load(model)
-
-    def release(self, model: str) -> None:
-        self.others.release(model)
-        super().release(model)
-
-    @property
-    def engines(self) -> set[str]:
-        """Return those for which memory is kept."""
-        return set(dict(self._budget))
 
 
 @dataclass(eq=False)
@@ -190,14 +143,15 @@ class World:
         self.logs: list[EventDict] = []
         self.over: BaseException | None = None
         self.slept_seconds = 0.0
-        self.shared = SlowSharedMemory(setup) if setup.shares_memory and setup.models > 1 else None
-        self.memory = self.shared.others if self.shared else OneFits()
+        names = [f"m{number}" for number in range(setup.models)]
+        needs = dict.fromkeys(names, lambda device: FLOOR_BYTES)
+        self.shared = MemoryBudget(needs) if setup.shares_memory and setup.models > 1 else None
         self.schedulers = [self._scheduler(model) for model in range(setup.models)]
         if setup.models == 1:
             self.fleet = Fleet.of("m0", self.schedulers[0])
         else:
             traits = [ModelTraits(f"m{n}", idle_seconds=90.0 if n else None) for n in range(setup.models)]
-            self.fleet = Fleet(list(map(Model, traits, self.schedulers)), self.shared or self.memory)
+            self.fleet = Fleet(list(map(Model, traits, self.schedulers)), self.shared or OneFits())
 
     def _scheduler(self, model: int) -> Scheduler:
         setup, shared = self.setup, self.shared

@@ -34,7 +34,6 @@ from scheduler.shared.messages import (
     Retired,
     Sampling,
     ScriptedPlan,
-    SetMemoryLimit,
     StepOutput,
     Submit,
     ToEngine,
@@ -103,7 +102,6 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Cancel, numbers),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
     st.builds(Pulse),
-    st.builds(SetMemoryLimit, numbers, numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed", "grammar"])
 engine_reports = st.builds(
@@ -209,7 +207,6 @@ def test_the_property_tests_know_every_message() -> None:
         Cancel,
         Inspect,
         Pulse,
-        SetMemoryLimit,
     }
     assert set(get_args(FromEngine)) == {
         Loading,

@@ -46,7 +46,7 @@ def report(taken: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, d
     folder = tmp_path_factory.mktemp("models")
     (folder / "half").mkdir()
     (folder / "half" / "config.json").write_text("{")
-    command = [sys.executable, "-m", "api", "doctor", "--json", "--tokens", "1000"]
+    command = [sys.executable, "-m", "api", "doctor", "--json"]
     done = subprocess.run(
         [*command, "--port", str(taken), "--folder", str(folder)],
         capture_output=True,
@@ -68,16 +68,12 @@ def test_a_taken_port_is_why_this_machine_could_not_serve(
     assert found["serves"] is False
 
 
-def test_the_embedded_model_is_listed_with_its_agents(report: tuple[int, dict[str, Any]]) -> None:
-    embedded = next(one for one in report[1]["models"] if one["name"] == "embedded")
-    assert embedded["fits"]
-    assert embedded["agents"] * 1000 * embedded["kv_bytes_per_token"] <= embedded["kv_bytes"]
-    assert (embedded["agents"] + 1) * 1000 * embedded["kv_bytes_per_token"] > embedded["kv_bytes"]
+def test_the_embedded_model_can_be_served(report: tuple[int, dict[str, Any]]) -> None:
+    assert {"name": "embedded", "reason": None} in report[1]["models"]
 
 
 def test_a_folder_that_is_no_model_is_listed_with_the_reason(report: tuple[int, dict[str, Any]]) -> None:
     half = next(one for one in report[1]["models"] if one["name"] == "half")
-    assert not half["fits"]
     assert "config.json" in half["reason"]
 
 
@@ -118,26 +114,6 @@ def test_our_own_requirements_are_met_and_include_the_extra_of_the_back_end() ->
 
 def test_a_package_that_is_not_installed_asks_for_nothing() -> None:
     assert gathering.pins(["mlx-cpu"], "no-such-package-of-ours") == ()
-
-
-ENGINE = "/opt/penstock/bin/python -m scheduler.engine --fd 7"
-
-
-@pytest.mark.parametrize(
-    ("parent", "command", "left"),
-    [
-        (1, "/sbin/init", True),
-        (900, "/lib/systemd/systemd --user", True),
-        (1, "/opt/penstock/bin/python /opt/penstock/bin/penstock serve", False),
-        (50, "/usr/bin/python3 -m api serve", False),
-        (50, "/opt/Python.app/Contents/MacOS/Python -m api serve", False),
-    ],
-)
-def test_an_engine_is_left_over_when_init_has_it(parent: int, command: str, left: bool) -> None:
-    found = gathering.leftovers(
-        [(parent, 0, command), (77, parent, ENGINE), (78, parent, "vi scheduler.engine")]
-    )
-    assert [one.pid for one in found] == ([77] if left else [])
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

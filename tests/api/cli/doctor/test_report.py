@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from api.cli.command_line import penstock
 from api.cli.doctor import command
-from api.cli.doctor.facts import Blas, Disk, Leftover, ModelOnDisk, Port
+from api.cli.doctor.facts import Blas, Disk, ModelOnDisk, Port
 from api.cli.doctor.findings import findings
 from api.cli.doctor.report import write_report
 from api.cli.errors import OperatorError
@@ -61,7 +61,6 @@ def test_it_names_no_person_machine_folder_port_or_model(measured: list[list[str
         blas=Blas("reference BLAS", "no fast BLAS: /home/alice/.cache is full"),
         ports=(Port(8443, "refused", "alice may not"), Port(9443, "taken")),
         disks=(Disk("models", Path("/home/alice/hub"), GB, False),),
-        leftovers=(Leftover(7743, "/home/alice/bin/python -m scheduler.engine"),),
         variable_error="PENSTOCK_ALICE: there is no such option",
         models=(
             ModelOnDisk(DiskModel("alice/large", Path("/hub/alice"), "hub"), unfit, reason=unfit.reason),
@@ -77,7 +76,7 @@ def test_it_names_no_person_machine_folder_port_or_model(measured: list[list[str
         assert "--quick" not in measured[-1]
         text = file.read_text().lower()
         assert "| problem |" in text
-        for word in ("alice", "443", "7743", "cut", "own |", "/hub", "home"):
+        for word in ("alice", "443", "cut", "own |", "/hub", "home"):
             assert word not in text
 
 

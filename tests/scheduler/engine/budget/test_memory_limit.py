@@ -12,9 +12,11 @@ from scheduler.engine.budget.limits import (
     PROCESS_BYTES,
     MemoryLimit,
     MemoryTooSmall,
+    _pool_bytes,
     memory_limit,
     recommended_bytes,
 )
+from scheduler.shared.messages import MemoryPart
 
 _GB = 10**9
 _WEIGHTS = 3 * _GB
@@ -115,36 +117,47 @@ def test_weights_kv_pool_and_peak_are_within_the_limit(option: float, weights: i
 
 
 @settings(deadline=None, derandomize=True)
-@given(
-    weights=st.integers(0, 200 * _GB),
-    kv=st.integers(0, 200 * _GB),
-    peak=st.none() | st.integers(0, 20 * _GB),
-    share=st.sampled_from([1.0, 0.8, 0.3]),
-)
-def test_the_least_limit_leaves_what_is_asked_and_hardly_more(
-    weights: int, kv: int, peak: int | None, share: float
-) -> None:
+@given(weights=st.integers(0, 200 * _GB))
+def test_the_least_limit_leaves_what_is_needed_and_hardly_more(weights: int) -> None:
     """Whatever the pool takes of it, which grows with the limit."""
-    least = MemoryLimit(0, weights, share=share).least_bytes(kv, peak)
-    limit = MemoryLimit(0, weights, share=share).resized(least)
-    assert limit.kv_budget_bytes(limit.first_peak_bytes if peak is None else peak) >= kv - 2
-    beyond = MemoryLimit(0, weights, share=share).resized(least - 1 - (least - weights) // 100)
-    peak_bytes = beyond.first_peak_bytes if peak is None else peak
-    left = beyond.limit_bytes - weights - beyond.pool_bytes - PROCESS_BYTES - peak_bytes
-    assert left < max(64 << 20, kv / share)
+    least = MemoryLimit(0, weights).least_bytes
+
+    def left(limit_bytes: int) -> int:
+        limit = MemoryLimit(limit_bytes, weights, _pool_bytes(limit_bytes, weights))
+        return limit_bytes - weights - limit.pool_bytes - PROCESS_BYTES - limit.first_peak_bytes
+
+    assert left(least) >= (64 << 20) - 2
+    assert left(least - 1 - (least - weights) // 100) < 64 << 20
 
 
 def test_a_part_of_one_budget_is_not_divided_again() -> None:
     """`sharers` divides what the operator has set, and what the system has left; not what was divided."""
-    given_part = memory_limit(4e9, _METAL, 0, _GB, None, 1.0, sharers=3, most_bytes=9 * _GB)
-    assert (given_part.limit_bytes, given_part.sharers) == (4 * _GB, 3)
+    part = MemoryPart(4 * _GB, 9 * _GB)
+    given_part = memory_limit(0.5, _METAL, 0, _GB, None, 1.0, sharers=3, part=part)
+    assert (given_part.limit_bytes, given_part.whole_bytes, given_part.sharers) == (4 * _GB, 9 * _GB, 3)
     with pytest.raises(MemoryTooSmall, match=r"4\.00 GB of 12\.0 GB, the part of this engine beside others"):
-        memory_limit(4e9, _METAL, 0, 9 * _GB, None, 1.0, sharers=3, most_bytes=9 * _GB)
+        memory_limit(0, _METAL, 0, 9 * _GB, None, 1.0, sharers=3, part=part)
 
 
-def test_a_part_that_may_grow_refuses_by_the_most() -> None:
-    limit = memory_limit(4e9, _METAL, 0, _GB, None, 1.0, most_bytes=9 * _GB)
-    assert limit.most_kv_bytes == limit.resized(9 * _GB).whole_kv_bytes(0) > limit.whole_kv_bytes(0)
+@pytest.mark.parametrize("sharers", [1, 2])
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_the_first_engine_leaves_room_for_the_models_that_fit_beside_it(sharers: int, on_cpu: bool) -> None:
+    """By what they need on its device; the others are no concern of its."""
+    device = _X86 if on_cpu else _METAL
+    whole = memory_limit(0, device, 32 * _GB, _GB, None, 1.0).limit_bytes // sharers * sharers
+    need = sharers * MemoryLimit(0, _GB).least_bytes
+    part = MemoryPart(beside=((4 * _GB, 2 * _GB), (2 * whole, 2 * whole)))
+    found = memory_limit(0, device, 32 * _GB, _GB, None, 1.0, sharers, part)
+    other = (4 if on_cpu else 2) * _GB
+    assert found.limit_bytes == whole * need // (need + other) // sharers
+    assert (found.whole_bytes, found.sharers) == (whole, sharers + 1)
+
+
+def test_an_operator_s_kv_budget_stays_within_a_part() -> None:
+    """Beside other models it is a bound, and the engine's part another."""
+    for kv_bytes in (_GB, 100 * _GB):
+        limit = memory_limit(0, _METAL, 0, _GB, kv_bytes, 1.0, part=MemoryPart(4 * _GB, 9 * _GB))
+        assert limit.whole_kv_bytes(0) == min(kv_bytes, 3 * _GB - limit.pool_bytes - PROCESS_BYTES)
 
 
 def test_the_operator_s_kv_budget_stands_whatever_a_chunk_takes() -> None:

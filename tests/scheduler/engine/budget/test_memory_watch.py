@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,14 +19,16 @@ from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import Relief
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.device import Pressure
+from scheduler.engine.drafts.speculation import DraftTokens, Proposal, Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.shared.messages import Retired, ScriptedPlan, SetMemoryLimit, StepOutput, Submit
+from scheduler.engine.sequence import EngineSequence
+from scheduler.shared.messages import Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import alone, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
 
@@ -265,18 +270,16 @@ class _Prefixes:
 @settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(
-        st.tuples(
-            st.integers(300, 1000), st.integers(0, 900), st.integers(0, 200), st.sampled_from(Pressure)
-        ),
+        st.tuples(st.integers(0, 900), st.integers(0, 200), st.sampled_from(Pressure)),
         max_size=12,
     )
 )
 def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
-    readings: list[tuple[int, int, int, Pressure]],
+    readings: list[tuple[int, int, Pressure]],
 ) -> None:
     """Whichever changes last: none of them undoes what another has lowered."""
     device = FakeDevice(machine_bytes=1200 * _MB, weights_bytes=100 * _MB)
-    limit = MemoryLimit(1000 * _MB, 100 * _MB, most_bytes=1000 * _MB).resized(1000 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB, 50 * _MB)
     prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
     device.held_bytes = lambda: prefixes.nbytes
 
@@ -286,16 +289,48 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
             prefixes.set_budget(change.kv_bytes)
 
     watch = MemoryWatch(device, prefixes, carry_out, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
-    for at, (asked, outside, chunk, pressure) in enumerate(readings, 1):
+    for at, (outside, chunk, pressure) in enumerate(readings, 1):
         device.outside_bytes, device.pressure = outside * _MB, pressure
-        watch.set_limit(SetMemoryLimit(asked * _MB, 1, 1000 * _MB), 10.0 * at)
         watch.starting(True, 0)
         device.chunk_bytes = chunk * _MB
         watch.measured(_CHUNK_TOKENS, 0)
         allowance = watch.allowance(10.0 * at + 5)
-        left = limit.resized(watch.state.limit).kv_budget_bytes(watch.state.chunk_peak)
+        left = limit.kv_budget_bytes(watch.state.chunk_peak)
         assert prefixes.budget_bytes <= left + left // 16 + _MB
         assert allowance.kv_bytes is None or prefixes.budget_bytes <= allowance.kv_bytes
+
+
+def test_a_changed_budget_costs_no_drafts() -> None:
+    """What the last step reported of the rows stays true: what their grammars force, and that tokens are
+    pending."""
+
+    class Forcing(ScriptedBackend):
+        def execute(self, plan: StepPlan) -> StepResult:
+            result = super().execute(plan)
+            return replace(result, forced=dict.fromkeys(self._rows, (1, 2, 3)) if plan.foresee else {})
+
+    class Noting(Speculation):
+        def proposals(
+            self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
+        ) -> list[Proposal]:
+            known.append(forced)
+            return []
+
+    known: list[DraftTokens] = []
+    device = FakeDevice(1 << 30)
+    backend = Forcing(_PLAN, kv_cache_bytes=60_000, device=device, memory_limit_bytes=60_000)
+    device.held_bytes = backend._held_bytes
+    now = count()
+    loop = EngineLoop(
+        backend, 4, PrefillPace(_CHUNK_TOKENS), speculation=Noting(), clock=lambda: float(next(now))
+    )
+    loop.iterate([request(1, [1], 50)])
+    loop.iterate([])
+    before = prefixes_of(backend).budget_bytes
+    device.pressure = Pressure.CRITICAL
+    loop.iterate([])
+    assert prefixes_of(backend).budget_bytes < before
+    assert known == [{}, {1: (1, 2, 3)}, {1: (1, 2, 3)}]
 
 
 @pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])

@@ -29,7 +29,7 @@ from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import SetMemoryLimit, Submit, Wired
+from scheduler.shared.messages import Submit, Wired
 from tests.contracts.journal import GREEDY, prefixes_of, request
 from tests.examples import sampled
 from tests.repo.tree import ROOT, modules
@@ -250,7 +250,6 @@ def test_wiring_is_set_once_in_an_engine_s_life(tiny_folder: Path, monkeypatch: 
         backend = load(load_of(tiny_folder, memory_limit=float(2 << 30)), lambda stage: None)
         assert len(asked) == 1
         loop = EngineLoop(backend, 2, PrefillPace(64))
-        loop.iterate([SetMemoryLimit(3 << 30, 1, 3 << 30)])
         loop.iterate([request(1, [1, 2, 3], 4)])
         while not loop.idle:
             loop.iterate([])
