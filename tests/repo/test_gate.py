@@ -49,3 +49,9 @@ def test_what_is_slow_on_a_quiet_machine_fails_the_gate(stalled_seconds: float, 
     )
     gate.pytest_runtest_logreport(report)
     assert bool(gate.late) is late
+
+
+def test_a_crashed_workers_report_ends_no_run() -> None:
+    gate, name = Gate(), "tests/repo/test_gate.py::test_any"
+    gate.pytest_runtest_logreport(pytest.TestReport(name, ("", 1, ""), {}, "failed", None, "call"))
+    assert not gate.late
