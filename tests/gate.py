@@ -210,7 +210,9 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def drop_passed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that the last gate has not shown."""
+    """Return the tests that the last gate has not shown. Raise pytest.UsageError where there was none."""
+    if not PASSED.exists():
+        raise pytest.UsageError("--after-gate: there was no gate in this checkout: make test")
     passed = frozenset(PASSED.read_text().splitlines())
     return [item for item in items if item.nodeid not in passed]
 
@@ -231,13 +233,17 @@ def main() -> int:
     )
     print(types.communicate()[0].rstrip())
     status = tests.returncode or types.returncode
+    minutes = (time.monotonic() - began) / 60
+    outcome = f"{'failed' if status else 'passed'} in {minutes:.1f} min: style, types of {sys.platform},"
+    if sys.argv[1:]:
+        print(f"{outcome} and of the gate's tests only {' '.join(sys.argv[1:])}")
+        return status
     files = list(TESTS.rglob("test_*.py"))
     in_gate = sum(map(is_in_gate, files))
     print(
-        f"{'failed' if status else 'passed'} in {(time.monotonic() - began) / 60:.1f} min: style, types of"
-        f" {sys.platform}, tests of {in_gate} files, {len(_seam_files())} of them with processes or MLX for"
-        f" {len(SEAMS)} seams; `make test-all` has {len(files) - in_gate} files more, all examples, clients"
-        " in other languages, gateways, a real model and macOS' types"
+        f"{outcome} tests of {in_gate} files, {len(_seam_files())} of them with processes or MLX for"
+        f" {len(SEAMS)} seams; `make test-all` has {len(files) - in_gate} files more, all examples,"
+        " clients in other languages, gateways, a real model and macOS' types"
     )
     return status
 

@@ -61,7 +61,7 @@ BUDGET = {
     "scheduler/shared": 2_252,
     "scheduler/shared/folder": 1_128,
     "scheduler/telemetry": 1_650,
-    "tests": 526,
+    "tests": 533,
     "tests/api": 2_098,
     "tests/api/access": 760,
     "tests/api/admin": 1_444,
