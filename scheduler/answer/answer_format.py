@@ -90,13 +90,13 @@ class AnswerFormat:
         return replace(self, tools=None)
 
     def spelled(self, *, tools: bool) -> frozenset[str]:
-        """Return the control tokens that must appear in the text so that the marks are found. Others are
-        dropped."""
+        """Return the marks that are found in the text: the control tokens that are parts of them must appear
+        in it. Others are dropped."""
         tokens = list(self.hidden_marks)
         if self.layout is not Layout.MARKS:
             tokens += harmony.TOKENS
         if self.reasoning is not None:
-            tokens += [self.reasoning.start, self.reasoning.end, *_REASONING_TOKENS]
+            tokens += [self.reasoning.start, self.reasoning.end]
         if tools and self.tools is not None:
             tokens += [token for one in (self.tools, *self.tools.also) for token in one.control]
         return frozenset(tokens)
@@ -111,9 +111,6 @@ class AnswerFormat:
 
 
 PLAIN = AnswerFormat()
-
-_REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
-"""Control tokens in reasoning marks of more than one token."""
 
 REASONING_SYNTAXES = {
     "think": ReasoningSyntax("<think>", "</think>"),

@@ -111,8 +111,8 @@ class Tokenizer(Protocol):
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`. `after`:
-        the last tokens of the text that this one continues; None if it begins one."""
+        """Return a new detokenizer; cheap. Special tokens give no text, except parts of the marks `spelled`.
+        `after`: the last tokens of the text that this one continues; None if it begins one."""
         ...
 
     def to_json(self) -> str:
@@ -186,6 +186,7 @@ class HubTokenizer:
             else self._made_byte_table(self._backend.id_to_token).__getitem__
         )
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
+        self._shown: Callable[[frozenset[str]], frozenset[str]] = cache(self._special_in)
 
     @property
     def vocabulary(self) -> int:
@@ -284,8 +285,8 @@ class HubTokenizer:
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        # There are few sets of spelled tokens, and one table serves all requests with the same set.
-        shown = spelled.intersection(self._special_ids.values())
+        # There are few sets of marks, and one table serves all requests with the same set.
+        shown = self._shown(spelled)
         if self.spelling is Spelling.LIBRARY:
             hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
             seen = [token_id for token_id in after or () if token_id not in hidden]
@@ -296,6 +297,10 @@ class HubTokenizer:
         if self.spelling is Spelling.BYTE_LEVEL:
             return ByteLevelDetokenizer(table)
         return PieceDetokenizer(table, self._opening, begun=after is not None)
+
+    def _special_in(self, marks: frozenset[str]) -> frozenset[str]:
+        special = self._special_ids.values()
+        return frozenset(token for token in special if any(token in mark for mark in marks))
 
     def to_json(self) -> str:
         written = str(self._backend.to_str())

@@ -116,7 +116,6 @@ def _dsml(name: str, word: str, *others: str, space: str = "", also: tuple[Notat
         tools=r'[^"]+',
         openings=tuple(f"<{_DSML}{other}>" for other in others),
         strays=tuple(f"</{_DSML}{other}>" for other in others),
-        tokens=(_DSML,),
         also=also,
     )
 
@@ -145,7 +144,6 @@ _KIMI_K3 = Notation(
     trails=("", "<|close|>message<|sep|>"),
     tools=_IN_QUOTES,
     strays=("<|close|>message<|sep|>",),
-    tokens=("<|open|>", "<|close|>", "<|sep|>"),
 )
 
 _GEMMA4 = Notation(
@@ -155,7 +153,6 @@ _GEMMA4 = Notation(
     arguments=Braced('<|"|>', ends=('<|"|>', "<tool_call|>", "\0"), names=r"[\w$][\w$.-]*"),
     call_end="<tool_call|>",
     tools=r"[\w./:-]+",
-    tokens=('<|"|>',),
 )
 
 _FUNCTION_GEMMA = Notation(
@@ -165,7 +162,6 @@ _FUNCTION_GEMMA = Notation(
     arguments=Braced("<escape>", ends=("<escape>", "}", "<end_function_call>"), nests=False, names=r"[\w-]+"),
     call_end="<end_function_call>",
     tools=r"[\w./:-]+",
-    tokens=("<escape>",),
 )
 
 _PYTHONIC = Notation(
@@ -198,7 +194,6 @@ _KIMI_K2 = Notation(
     closing="<|tool_calls_section_end|>",
     openings=("<|tool_call_section_begin|>",),
     strays=("<|tool_call_section_end|>",),
-    tokens=("<|tool_call_argument_begin|>",),
 )
 
 MISTRAL_LIST = Notation(
@@ -219,7 +214,6 @@ MISTRAL = Notation(
     arguments=JsonObject(ends=("[TOOL_CALLS]",)),
     id_mark="[CALL_ID]",
     short_ids=True,
-    tokens=("[ARGS]",),
 )
 
 _MUSE = Notation(
@@ -295,7 +289,6 @@ def _deepseek(name: str, head: str, tail: str, also: tuple[Notation, ...] = ()) 
         tail=tail,
         call_end="<｜tool▁call▁end｜>",
         closing="<｜tool▁calls▁end｜>",
-        tokens=("<｜tool▁sep｜>",),
         also=also,
     )
 
@@ -322,7 +315,6 @@ def _hunyuan3(suffix: str) -> Notation:
         closing=f"</tool_calls{suffix}>",
         call_end=f"</tool_call{suffix}>\n",
         separators=("",),
-        tokens=(f"<tool_sep{suffix}>",),
     )
 
 

@@ -155,8 +155,6 @@ class Notation:
     result_mark: str = ""
     """The start of a tool's result. A model that does not stop after its calls continues with this: the
     answer ends before it."""
-    tokens: tuple[str, ...] = ()
-    """Control tokens in its calls beside those that are marks."""
 
     @property
     def start(self) -> str:
@@ -193,9 +191,10 @@ class Notation:
 
     @property
     def control(self) -> tuple[str, ...]:
-        """Return its marks that may be control tokens."""
-        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), *self.tokens)
-        return tuple(mark for mark in (*own, *self.openings, *self.strays, self.id_mark) if mark)
+        """Return its marks, of which control tokens may be parts."""
+        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), self.head)
+        of_strings = (self.arguments.string_mark,) if isinstance(self.arguments, Braced) else ()
+        return tuple(mark for mark in (*own, *of_strings, *self.openings, *self.strays, self.id_mark) if mark)
 
 
 @dataclass(frozen=True, slots=True)

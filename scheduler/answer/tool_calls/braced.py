@@ -12,9 +12,9 @@ from scheduler.answer.tool_calls.nested_text import nested_value
 from scheduler.answer.tool_calls.quoted_text import (
     QUOTES,
     argument_name,
+    marked_string,
     member_ends,
     python_string,
-    text_until,
 )
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
@@ -35,8 +35,7 @@ def braced_arguments(stream: TextStream, call: WrittenCall, braced: Braced) -> R
         takes = takes_strings(call.property_schema(key))
         if takes and (yield from stream.optional(braced.string_mark)):
             yield call.begin_string(key)
-            yield from text_until(stream, call, [braced.string_mark])
-            yield call.end_string()
+            yield from marked_string(stream, call, braced.string_mark)
         elif takes and (quote := (yield from stream.peek())) in QUOTES:
             stream.read(1)
             yield call.begin_string(key)

@@ -36,6 +36,31 @@ def member_ends(stream: TextStream) -> Waiting[bool]:
     return (yield from stream.peek()) in ("", ",", "}", ")")
 
 
+def marked_string(stream: TextStream, call: WrittenCall, mark: str) -> Reading[None]:
+    """Yield the rest of a string between two marks. One in it ends it where a member can end; one that stands
+    where a value begins opens a string in the text, which the next one ends."""
+    is_open, last = False, ""
+    while True:
+        text, found = stream.before([mark])
+        if text:
+            last = text.rstrip()[-1:] or last
+            yield call.string(text)
+        if not found:
+            yield from stream.more()
+            continue
+        stream.read(len(mark))
+        opens = not is_open and last != "" and last in ":=[({,"
+        if not is_open and not opens:
+            behind = stream.position
+            is_end = yield from member_ends(stream)
+            stream.rewind(behind)
+            if is_end:
+                break
+        is_open, last = opens, ""
+        yield call.string(mark)
+    yield call.end_string()
+
+
 def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
     """Yield the rest of a string of JSON. A bare line break in it is not JSON, but it is unambiguous. Raise
     NotAsWritten for an unknown escape."""

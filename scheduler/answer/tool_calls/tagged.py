@@ -187,6 +187,8 @@ class TaggedArguments:
         """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""
         stream, call = self._stream, self._call
         marks = (*ends, self._own_line + self._key_start, self._key_start, *self._openers)
+        if self._closing not in ends:
+            marks = (*ends,)  # No mark counts between quotes.
         sent, opened = start, 0
         whole: tuple[int, int] | None = None
         """The end of the value, and behind its tag, if it is the last one with which the call is whole."""
