@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import pairwise, product
 
+from scheduler.answer.notations.description import Notation
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, alternating, orders, strict, without_system
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, TEXTLESS, Form, forms_of
@@ -195,9 +196,11 @@ def _two_results(tools: tuple[Tool, ...]) -> Shape:
     return Shape(_TWO_RESULTS, ChatPrompt((_ASKED, *_CALLED_TWICE), tools=tools), of)
 
 
-def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReading:
+def reading_of(
+    render: Renderer, tools: tuple[Tool, ...] = (), notation: Notation | None = None
+) -> TemplateReading:
     """Return what the template writes of each role's words, and of each shape. `tools`: those with which it
-    is tried, as some models have another template for them. About thirty prompts: 10 ms of CPU time."""
+    is tried, as some models have another template for them. `notation`: of the model's calls. About thirty prompts: 10 ms of CPU time."""
     reading = TemplateReading()
 
     def outcome(prompt: ChatPrompt, tried: TemplateReading) -> Outcome:
@@ -227,7 +230,7 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
         lost=tuple(shape for shape, result in found if result is Outcome.LOST),
         refused=tuple(shape.name for shape, result in found if result is Outcome.RAISED),
     )
-    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
+    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)), notation)
     reading = replace(reading, forms=forms, forgotten=forgotten)
     written = fitted(render, reading)
     results = [_two_results(offered) for offered in ((), (PROBE_TOOL,))]

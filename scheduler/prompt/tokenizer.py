@@ -33,7 +33,7 @@ from scheduler.answer.detokenizer import (
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools
 from scheduler.prompt.chat_template import Renderer
-from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
+from scheduler.prompt.history_forms import PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
@@ -156,13 +156,13 @@ class HubTokenizer:
         self.template_reading, self._marks = TemplateReading(), WrittenMarks()
         self._renderer: Renderer | None = None
         if render is not None:
-            reading = tooled = reading_of(render)
+            reading = tooled = reading_of(render, notation=self._format.notation)
             if isinstance(templates, dict) and "tool_use" in templates:
-                tooled = reading_of(render, (PROBE_TOOL,))
+                tooled = reading_of(render, (PROBE_TOOL,), self._format.notation)
             self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
             without, with_tools = fitted(render, reading), fitted(render, tooled)
             self._renderer = lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
-            self._marks = marks_of(with_tools, apart=APART in tooled.forms)
+            self._marks = marks_of(with_tools, apart=any(form.moves_text for form in tooled.forms))
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC

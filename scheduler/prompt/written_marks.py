@@ -36,7 +36,7 @@ class WrittenMarks:
 
 
 def marks_of(render: Renderer, *, apart: bool) -> WrittenMarks:
-    """Return the marks. `apart`: text beside calls is a message of its own."""
+    """Return the marks. `apart`: text and calls do not stand as the template writes them."""
 
     def between(first: str, last: str, *messages: Message) -> str:
         try:

@@ -40,6 +40,10 @@ class OfferedTools:
     def longest_name(self) -> int:
         return max(map(len, self._tools), default=0)
 
+    def taking(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the tools that have all of these parameters, and need no other."""
+        return [name for name, tool in self._tools.items() if _takes(tool.parameters, arguments)]
+
     def schema(self, name: str) -> Schema:
         tool = self._tools.get(name)
         return {} if tool is None else tool.parameters
@@ -78,6 +82,14 @@ class OfferedTools:
         for name in self._tools:
             self.is_large(name)
         _ = self._types
+
+
+def _takes(schema: Schema, arguments: Mapping[str, Any]) -> bool:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        return False
+    written = list(arguments)
+    return all(name in properties for name in written) and all(name in written for name in required)
 
 
 def _are_large(schemas: Iterable[Schema]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from html import unescape
 from json import loads
+from string import digits
 
 from scheduler.answer.notations.description import (
     NUMBER,
@@ -37,6 +38,9 @@ from scheduler.answer.tool_calls.braced import braced_arguments
 from scheduler.answer.tool_calls.elements import element_arguments
 from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
 from scheduler.answer.tool_calls.keywords import keyword_arguments
+from scheduler.answer.tool_calls.literals import read_value
+from scheduler.answer.tool_calls.nested_text import nested_value
+from scheduler.answer.tool_calls.quoted_text import QUOTES
 from scheduler.answer.tool_calls.tagged import TaggedArguments
 from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
 from scheduler.events import MalformedCall
@@ -140,11 +144,7 @@ class CallReader:
         self._stream.keep()
         try:
             call = yield from self._begin(self._named(recipient.removeprefix(_FUNCTIONS)))
-            yield from self._stream.space()
-            if (yield from self._stream.ended()) and not self.cut:
-                yield call.end()
-            else:
-                yield from json_arguments(self._stream, call)
+            yield from self._object(call)
             yield from self._braces()
             yield from self._stream.space()
             end = self._stream.position
@@ -323,7 +323,7 @@ class CallReader:
         call = yield from self._begin(name, call_id)
         match form.arguments:
             case JsonObject():
-                yield from json_arguments(self._stream, call)
+                yield from self._object(call)
             case Keywords():
                 yield from keyword_arguments(self._stream, call)
             case Braced() as braced:
@@ -332,6 +332,14 @@ class CallReader:
                 yield from element_arguments(self._stream, call, mark, self._calls.budget)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
+
+    def _object(self, call: WrittenCall) -> Reading[None]:
+        """Read an object of arguments, or none where the answer ends."""
+        yield from self._stream.space()
+        if (yield from self._stream.ended()) and not self.cut:
+            yield call.end()
+        else:
+            yield from json_arguments(self._stream, call)
 
     def _braces(self) -> Waiting[None]:
         """Read braces too many, a common slip."""
@@ -385,26 +393,48 @@ class CallReader:
         last, soft = last.lstrip('"'), _beginnings(form)
         others = (*self._closers, *self._openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
-        text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
+        text, mark = yield from self._ending(ends)
         call_id: str | None = None
         if mark and mark == form.id_mark:
             call_id, mark = yield from self._stream.name([last, *soft])
             call_id = call_id.strip()
         if mark != last:
             self._stream.rewind(self._stream.position - len(mark))
-            if last and mark in others:
-                raise NotAsWritten("its arguments are missing")
+        head = text.strip()
         if (quoted := _QUOTED.match(text)) is not None:
             text = quoted[2]
-        elif middle and mark == last:
-            head = text.strip()
-            text = head.rpartition(middle)[0] or head
-            if before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
+        elif middle and head not in self._calls.offered:
+            text, number, _ = head.rpartition(middle)
+            if not number:
+                text = yield from self._meant(head)
+            elif before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
                 call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
         name = self._checked(text)
-        if not last and mark != soft[0] and name not in self._calls.offered:
+        is_known = name in self._calls.offered
+        if (
+            last
+            and (not mark or mark in others)
+            and not (is_known and isinstance(form.arguments, JsonObject) and not self.cut)
+        ):
+            raise (NotAsWritten if mark else TextEnded)("its arguments are missing")
+        if not last and mark != soft[0] and not is_known:
             raise NotAsWritten("words are no call")
         return name, call_id
+
+    def _meant(self, call_id: str) -> Waiting[str]:
+        """Return the tool of a call whose id does not name one as it should: the offered one with whose name
+        it begins, or else the only one that takes these arguments. Raise NotAsWritten."""
+        word = call_id.removeprefix(_FUNCTIONS[:-1]).lstrip("._").rstrip(digits).rstrip("._:-")
+        if word in self._calls.offered:
+            return word
+        begun = self._stream.position
+        yield from self._stream.space()
+        arguments = read_value((yield from nested_value(self._stream, QUOTES)))
+        self._stream.rewind(begun)
+        fits = self._calls.offered.taking(arguments) if isinstance(arguments, dict) else []
+        if len(fits) != 1:
+            raise NotAsWritten("it names no tool")
+        return fits[0]
 
     def _ending(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
         """Return a name that a mark ends, or the end of the text."""

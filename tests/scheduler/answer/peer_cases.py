@@ -325,6 +325,25 @@ def _in_json() -> Iterator[Case]:
     yield _case(
         "Kimi K2", f'{section[0]}{named}{{"city-name": "x", "$top": 3}}<|tool_call_end|>{section[1]}', NAMED
     )
+    for own in (
+        "0",
+        "call00003",
+        "functions_get_weather_1",
+        "functionsget_weather5",
+        "functions.get_weather1",
+    ):
+        yield _case(
+            "Kimi K2", section[0] + _K2_OSLO.replace("functions.get_weather:0", own) + section[1], OSLO
+        )
+    # No tool takes these.
+    yield _case(
+        "Kimi K2",
+        f'{section[0]}{_K2.replace("functions.get_weather:0", "0")}{{"x": 1}}{section[1]}',
+        malformed=1,
+    )
+    yield _case(
+        "Kimi K2", f"{section[0]}{_K2.replace('get_weather', 'now')}<|tool_call_end|>{section[1]}", NOW
+    )
     begin, end = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     fenced = 'get_weather\n```json\n{"city": "Oslo"}\n```'
     yield _case("DeepSeek V3, R1", f"Ok.{begin}function<｜tool▁sep｜>{fenced}{end}", OSLO, text="Ok.")
@@ -343,6 +362,9 @@ def _in_json() -> Iterator[Case]:
     )
     yield _case("Mistral, Devstral", '[TOOL_CALLS]write_file[ARGS]{"path": "a", "content": "[TOOL_CALLS]now"}',
                 _written("a", "[TOOL_CALLS]now"))  # fmt: skip
+    for raw in ("now", "now[ARGS]", "now[TOOL_CALLS]now{}"):
+        yield _case("Mistral, Devstral", f"Ok.[TOOL_CALLS]{raw}", *[NOW] * raw.count("now"), text="Ok.")
+    yield _case("Mistral, Devstral", "[TOOL_CALLS]nothing", malformed=1)
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_LIST}\nMore.", OSLO, NOW, text="More.")
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_JSON}", OSLO)
     yield _case(
