@@ -7,6 +7,7 @@ arrives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
@@ -17,7 +18,7 @@ from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import CallReader
 from scheduler.answer.tool_calls.written_call import AnswerCalls
-from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
+from scheduler.events import AnswerPiece, CallFault, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
 __all__ = ["HEAVY", "Assembly", "Heavy"]
 
@@ -73,8 +74,8 @@ class Assembly:
         return self._calls.ended
 
     @property
-    def malformed_calls(self) -> int:
-        return self._calls.malformed
+    def call_faults(self) -> Counter[CallFault]:
+        return self._calls.faults
 
     @property
     def complete(self) -> bool:

@@ -7,6 +7,7 @@ many tokens are fed at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from scheduler.answer.assembly import HEAVY, Assembly, Heavy
@@ -14,7 +15,7 @@ from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
+from scheduler.events import AnswerPiece, CallFault, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 from scheduler.shared.thinking import ThinkingLimit
 
@@ -71,9 +72,9 @@ class AnswerPipeline:
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
-    def malformed_calls(self) -> int:
-        """Return how many tool calls the model wrote that cannot be parsed."""
-        return 0 if self._assembly is None else self._assembly.malformed_calls
+    def call_faults(self) -> Counter[CallFault]:
+        """Return why tool calls that the model wrote cannot be read, and how many."""
+        return Counter() if self._assembly is None else self._assembly.call_faults
 
     @property
     def call_notation(self) -> str:

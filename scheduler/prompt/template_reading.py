@@ -200,7 +200,8 @@ def reading_of(
     render: Renderer, tools: tuple[Tool, ...] = (), notation: Notation | None = None
 ) -> TemplateReading:
     """Return what the template writes of each role's words, and of each shape. `tools`: those with which it
-    is tried, as some models have another template for them. `notation`: of the model's calls. About thirty prompts: 10 ms of CPU time."""
+    is tried, as some models have another template for them. `notation`: of the model's calls. About
+    thirty prompts: 10 ms of CPU time."""
     reading = TemplateReading()
 
     def outcome(prompt: ChatPrompt, tried: TemplateReading) -> Outcome:

@@ -88,7 +88,10 @@ class ModelMetrics:
             reason=label_values.REJECTIONS,
         )
         self.malformed_calls = declare.open_counter(
-            "penstock_malformed_tool_calls", "Tool calls that cannot be parsed, by their syntax.", "dialect"
+            "penstock_malformed_tool_calls",
+            "Tool calls that cannot be read, by the model's notation, and by what is wrong: marks without a"
+            " call, its arguments, or no end.",
+            *("notation", "kind"),
         )
         self.prompt_tokens = declare.counter(
             "penstock_prompt_tokens", "Prompt tokens of accepted requests; a prompt's choices share it."

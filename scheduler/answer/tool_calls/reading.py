@@ -43,7 +43,7 @@ from scheduler.answer.tool_calls.nested_text import nested_value
 from scheduler.answer.tool_calls.quoted_text import QUOTES
 from scheduler.answer.tool_calls.tagged import TaggedArguments
 from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
-from scheduler.events import MalformedCall
+from scheduler.events import CallFault, MalformedCall
 
 __all__ = ["CallReader", "call_id"]
 
@@ -478,7 +478,8 @@ class CallReader:
         self._over()
         if isinstance(fault, _Empty) and (self._alone or is_control(text)):
             return False
-        self._calls.malformed += 1
+        why = CallFault.NO_CALL if call is None else CallFault.ARGUMENTS
+        self._calls.faults[CallFault.UNFINISHED if isinstance(fault, TextEnded) else why] += 1
         yield MalformedCall(space + text, index, rest)
         return found is not None
 

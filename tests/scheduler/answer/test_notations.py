@@ -88,7 +88,7 @@ def test_a_call_that_cannot_be_read_is_kept_with_the_raw_text(parser: str, raw: 
         message, reason = message_of(answer, chunks)
         (call,) = message.malformed
         assert call.text == raw
-        assert answer.malformed_calls == 1
+        assert answer.call_faults.total() == 1
         assert reason is (FinishReason.STOP if call.index is None else FinishReason.TOOL_CALLS)
         if call.index is not None:
             with pytest.raises(ValueError, match=r".+"):
