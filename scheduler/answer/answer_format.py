@@ -89,6 +89,12 @@ class AnswerFormat:
     def without_tools(self) -> AnswerFormat:
         return replace(self, tools=None)
 
+    def with_generic_tools(self) -> AnswerFormat:
+        """Return the format of a model whose template writes no tools: what it learned is read, too."""
+        generic, own = tool_syntax(GENERIC), self.tools
+        learned = () if own is None else (replace(own, also=()), *own.also)
+        return replace(self, tools=replace(generic, also=tuple(dict.fromkeys((*generic.also, *learned)))))
+
     def spelled(self, *, tools: bool) -> frozenset[str]:
         """Return the marks that are found in the text: the control tokens that are parts of them must appear
         in it. Others are dropped."""
@@ -125,6 +131,7 @@ REASONING_SYNTAXES = {
     "seed": ReasoningSyntax("<seed:think>", "</seed:think>"),
     "minimax_m3": ReasoningSyntax("<mm:think>", "</mm:think>"),
     "granite": ReasoningSyntax("Here is my thought process:", "Here is my response:"),
+    "apriel": ReasoningSyntax("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 }
 REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 """Values of `--reasoning-parser`."""
@@ -161,10 +168,11 @@ def answer_format(
         return AnswerFormat(layout=Layout.HARMONY)
     program = template_type(tokenizer, model_type)
     template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-    is_muse = program == "muse_spark"
+    tools = _tools(tokenizer, model_type, tool_parser, program, template)
+    is_muse = "muse_spark" in (program, tools and tools.name)
     return AnswerFormat(
         reasoning=_reasoning(template, vocabulary, reasoning_parser),
-        tools=_tools(tokenizer, model_type, tool_parser, program, template),
+        tools=tools,
         layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
         hidden_marks=_around_text(template, vocabulary),
     )

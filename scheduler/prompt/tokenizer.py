@@ -19,7 +19,6 @@ from scheduler.answer.answer_format import (
     Layout,
     answer_format,
     template_type,
-    tool_syntax,
 )
 from scheduler.answer.detokenizer import (
     ByteLevelDetokenizer,
@@ -164,7 +163,7 @@ class HubTokenizer:
             self._renderer = lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
             self._marks = marks_of(with_tools, apart=any(form.moves_text for form in tooled.forms))
         if tool_parser == "auto" and self._lacks_tools():
-            self._format = replace(self._format, tools=tool_syntax(GENERIC))
+            self._format = self._format.with_generic_tools()
         self._is_generic = self._format.tool_calls == GENERIC
         self._system_turn = (
             self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)

@@ -91,5 +91,6 @@ def _unread(form: AnswerFormat, marks: WrittenMarks) -> Iterator[str]:
     start = "" if form.reasoning is None else form.reasoning.start
     if len(marks.thoughts) == 2 and marks.thoughts[0] not in start:
         yield f"not read: thoughts between {' and '.join(marks.thoughts)}"
-    if marks.call and form.tool_calls != "native":
+    read = () if form.tools is None else (form.tools, *form.tools.also)
+    if marks.call and not any(marks.call in mark for one in read for mark in one.control):
         yield f"not read: calls behind {marks.call}"

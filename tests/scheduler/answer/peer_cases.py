@@ -117,6 +117,8 @@ FORMS = {
     "Jamba": _form("jamba"),
     "OLMo 3": _form("olmo3"),
     "MiniCPM 5": _form("minicpm5"),
+    "Apriel": _form("hunyuan", "apriel"),
+    "DeepSeek V3.1, no tools in its template": _form("deepseek_v31").with_generic_tools(),
 }
 
 _JSON = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
@@ -349,6 +351,12 @@ def _in_json() -> Iterator[Case]:
     yield _case("DeepSeek V3, R1", f"Ok.{begin}function<｜tool▁sep｜>{fenced}{end}", OSLO, text="Ok.")
     yield _case("DeepSeek V3, R1", f"{begin}function<｜tool▁sep｜>{fenced}<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function"
                 f"<｜tool▁sep｜>now\n```json\n{{}}\n```{end}", OSLO, NOW)  # fmt: skip
+    family = "DeepSeek V3.1, no tools in its template"
+    for raw in (
+        f"<tool_call>\n{_JSON}\n</tool_call>",
+        f'{begin}get_weather<｜tool▁sep｜>{{"city": "Oslo"}}{end}',
+    ):
+        yield _case(family, f"a</think>Ok.\n{raw}", OSLO, text="Ok.", thoughts="a", in_thoughts=True)
     for family in ("DeepSeek V3, R1", "DeepSeek V3.1"):
         yield _case(family, f'{begin}get_weather<｜tool▁sep｜>{{"city": "Oslo"}}{end}', OSLO)
         yield _case(family, "<think>a</think>Ok.", text="Ok.", thoughts="a")
@@ -392,6 +400,8 @@ def _in_json() -> Iterator[Case]:
     thinking = "Here is my thought process: a\n\nHere is my response:"
     yield _case("Granite 3.2", f"{thinking} Ok.", text="Ok.", thoughts="a")
     yield _case("Hunyuan A13B", "<think>\na\n</think>\n<answer>\nOk.\n</answer>", text="Ok.", thoughts="a")
+    yield _case("Apriel", f"a\n[BEGIN FINAL RESPONSE]\nOk.\n<tool_calls>{_LIST}</tool_calls>", OSLO, NOW, text="Ok.",
+                thoughts="a", in_thoughts=True)  # fmt: skip
     yield _case("Granite 20B", f"<function_call> {_JSON} <function_call> {_JSON_NOW}", OSLO, NOW)
     yield _case("Phi-4 mini", f"<|tool_call|>[{_JSON}]<|/tool_call|>", OSLO)
     yield _case("xLAM", f"Ok.\n```json\n[{_JSON}]\n```", OSLO, text="Ok.")
