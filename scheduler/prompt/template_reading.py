@@ -9,9 +9,9 @@ conversations are passed in the strictest order; what is lost in that, too, is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise, product
 
@@ -62,6 +62,9 @@ class TemplateReading:
     """Whether a begun answer can be continued."""
     switches_thinking: bool = False
     """Whether `enable_thinking` changes the prompt."""
+    efforts: Mapping[str, str | None] = field(default_factory=dict)
+    """What is passed for an effort of reasoning at which the template raises: the nearest, or None for its
+    own."""
 
     def verdicts(self, *, generic: bool, reasons: bool) -> tuple[str, ...]:
         """Return what is unusual, for an operator: a short line each about the template. `generic`: what it
@@ -90,6 +93,8 @@ class TemplateReading:
             yield "does not continue a begun answer: a prefill is refused"
         if self.switches_thinking:
             yield "switches thinking"
+        if self.efforts:
+            yield f"raises at the reasoning efforts {_enumerated(list(self.efforts))}: the nearest is passed"
 
 
 _RESULTS_ALONE = "results of tools that are not offered"
@@ -237,7 +242,8 @@ def reading_of(
     results = [_two_results(offered) for offered in ((), (PROBE_TOOL,))]
     lost = (shape for shape in results if _outcome(written, shape.prompt) is Outcome.LOST)
     reading = replace(reading, lost=(*reading.lost, *lost))
-    return replace(reading, continues=_continues(written), switches_thinking=_switches_thinking(written))
+    reading = replace(reading, continues=_continues(written), switches_thinking=_switches_thinking(written))
+    return replace(reading, efforts=_efforts(written))
 
 
 def _outcome(render: Renderer, prompt: ChatPrompt) -> Outcome:
@@ -279,6 +285,32 @@ def _switches_thinking(render: Renderer) -> bool:
     return False
 
 
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def _efforts(render: Renderer) -> dict[str, str | None]:
+    """Return what to pass for each effort at which the template raises. "none" is nobody's nearest."""
+
+    def raises(effort: str | None) -> bool:
+        try:
+            render(ChatPrompt((_ASKED,), reasoning=Reasoning(True, effort)))
+        except Exception:  # A template is a program and may raise anything.
+            return True
+        return False
+
+    refused = [effort for effort in _EFFORTS if raises(effort)]
+    if not refused or raises(None):
+        return {}
+    taken = [at for at, effort in enumerate(_EFFORTS) if at and effort not in refused]
+    return {effort: _nearest(_EFFORTS.index(effort), taken) for effort in refused}
+
+
+def _nearest(effort: int, taken: Sequence[int]) -> str | None:
+    if effort == 0 or not taken:
+        return None
+    return _EFFORTS[min(taken, key=lambda other: (abs(other - effort), -other))]
+
+
 def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
     """Return the renderer that passes messages in the form and in an order that the template reads. Where the
     template raises in every order, it raises what it did for the messages as sent."""
@@ -289,6 +321,9 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
         return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
     def rendered(prompt: ChatPrompt) -> str:
+        if (effort := prompt.reasoning.effort) in reading.efforts:
+            effort = reading.efforts[effort]
+            prompt = replace(prompt, reasoning=replace(prompt.reasoning, effort=effort))
         messages = prompt.messages
         if any(shape.is_of(prompt) for shape in reading.folded):
             messages = without_system(alternating(messages))

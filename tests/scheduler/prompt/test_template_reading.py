@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Message, TextPrompt, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, TextPrompt, Tool
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import TEMPLATE, write_tokenizer
@@ -209,6 +209,31 @@ def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
     assert served(tmp_path, template).template_verdicts == ("switches thinking",)
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (("high",), {"none": "its own", "low": "high", "medium": "high", "high": "high", "max": "high"}),
+        (("none", "low", "max"), {"none": "none", "minimal": "low", "medium": "low", "high": "max"}),
+        ((), {"low": "its own", "max": "its own"}),
+    ],
+)
+def test_an_effort_that_the_template_refuses_is_the_nearest_that_it_takes(
+    taken: tuple[str, ...], expected: dict[str, str], tmp_path: Path
+) -> None:
+    """Clients send one for all models; Mistral Small 4's template raises at all but none and high."""
+    template = (
+        "{% set effort = reasoning_effort or 'its own' %}{% if effort not in ['its own', "
+        + ", ".join(map(repr, taken))
+        + "] %}{{ raise_exception('effort') }}{% endif %}<{{ effort }}>{{ messages[0].content }}"
+    )
+    tokenizer = served(tmp_path, template)
+    asked = ChatPrompt(({"role": "user", "content": "hi"},))
+    for effort, passed in expected.items():
+        text = tokenizer.render(replace(asked, reasoning=Reasoning(effort != "none", effort)))
+        assert text == f"<{passed}>hi"
+    assert any("efforts" in verdict for verdict in tokenizer.template_verdicts)
 
 
 def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> None:
