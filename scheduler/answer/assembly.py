@@ -246,15 +246,15 @@ class Assembly:
                 break
             if not mark:
                 yield None
-        calls = block is not None and header.recipient is not None
-        if not (calls and mark == MESSAGE):
+        recipient = None if block is None or mark != MESSAGE else header.recipient(self._calls.offered)
+        if recipient is None:
             self._section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
         if mark == MESSAGE:
             stream.read(len(mark))
         elif not self._cut or header.is_none:
             yield from self._say(header.message)
-        if block is not None and header.recipient is not None and mark == MESSAGE:
-            yield from self._addressed(block, header.recipient)
+        if block is not None and recipient is not None:
+            yield from self._addressed(block, recipient)
         mark = yield from self._until(BOUNDS)
         if mark in ENDS:
             stream.read(len(mark))

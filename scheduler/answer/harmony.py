@@ -13,6 +13,7 @@ first use and needs token ids of that vocabulary, while a model folder has its o
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 MESSAGE = "<|message|>"
 START = "<|start|>"
@@ -26,7 +27,9 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _PARTS = re.compile(r"^\s*assistant\b|<\|(?:channel|constrain)\|>\s*\w*|\bto=[^\s<]+")
 _BEGINNINGS = ("<|channel|>", "<|constrain|>", "to=", "assistant", "commentary", "analysis", "final")
+_WORD = re.compile(r"[^\s<>|]+")
 _NO_TOOLS = frozenset(("assistant", "user", "all", "commentary", "final", "self"))
+_OF_HEADERS = _NO_TOOLS | {"analysis", "json", "code"}
 _THOUGHTS = ("analysis", "self")
 
 
@@ -36,11 +39,13 @@ class Header:
     def __init__(self) -> None:
         self.text = ""
 
-    @property
-    def recipient(self) -> str | None:
-        """Return the tool that the message is for; None if it is for the user, or nobody."""
-        found = _RECIPIENT.search(self.text)
-        return None if found is None or found[1] in _NO_TOOLS else found[1]
+    def recipient(self, offered: Container[str]) -> str | None:
+        """Return the tool that the message is for; None if it is for the user, or nobody. `offered`: names
+        that count wherever they stand."""
+        if (found := _RECIPIENT.search(self.text)) is not None:
+            return None if found[1] in _NO_TOOLS else found[1]
+        words = (word for word in _WORD.findall(self.text) if word not in _OF_HEADERS)
+        return next((word for word in words if word in offered), None)
 
     @property
     def is_reasoning(self) -> bool:

@@ -68,7 +68,7 @@ def ends_of_turn(
     if layout is Layout.HARMONY:
         return frozenset(special[mark] for mark in _OF_HARMONY if mark in special) - known
     written = {mark: token for mark, token in special.items() if mark in marks.behind}
-    if layout is not Layout.MARKS or known.intersection(written.values()):
+    if known.intersection(written.values()):
         return frozenset()
     behind = marks.behind.lstrip()
     first = max((mark for mark in written if behind.startswith(mark)), key=len, default="")
@@ -92,5 +92,6 @@ def _unread(form: AnswerFormat, marks: WrittenMarks) -> Iterator[str]:
     if len(marks.thoughts) == 2 and marks.thoughts[0] not in start:
         yield f"not read: thoughts between {' and '.join(marks.thoughts)}"
     read = () if form.tools is None else (form.tools, *form.tools.also)
-    if marks.call and not any(marks.call in mark for one in read for mark in one.control):
+    known = (mark for one in read for mark in one.control)
+    if marks.call and form.tool_calls != "native" and not any(marks.call in mark for mark in known):
         yield f"not read: calls behind {marks.call}"

@@ -193,8 +193,14 @@ class Notation:
     def control(self) -> tuple[str, ...]:
         """Return its marks, of which control tokens may be parts."""
         own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), self.head)
-        of_strings = (self.arguments.string_mark,) if isinstance(self.arguments, Braced) else ()
-        return tuple(mark for mark in (*own, *of_strings, *self.openings, *self.strays, self.id_mark) if mark)
+        match self.arguments:
+            case Braced(string_mark=mark) | Elements(mark=mark):
+                inside: tuple[str, ...] = (mark,)
+            case Tagged(opening=opening, closing=closing, in_json=in_json):
+                inside = (opening, closing, *in_json)
+            case JsonObject() | Keywords():
+                inside = ()
+        return tuple(mark for mark in (*own, *inside, *self.openings, *self.strays, self.id_mark) if mark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ _MOST_MARKS = 4
 _LONGEST_HEAD = 256
 _NAME = re.compile(r"[^\s<>{}()\"']+")
 _FUNCTIONS = "functions."
+_CLIENTS_IDS = ("call_", "toolu_")
+"""How ids begin that a model copies from its history."""
 _SEPARATORS = (",", ";")
 _QUOTED = re.compile(r"\s*([\"'])(.*?)\1")
 
@@ -405,7 +407,7 @@ class CallReader:
             text = quoted[2]
         elif middle and head not in self._calls.offered:
             text, number, _ = head.rpartition(middle)
-            if not number:
+            if not number or text.removeprefix(_FUNCTIONS).startswith(_CLIENTS_IDS):
                 text = yield from self._meant(head)
             elif before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
                 call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)

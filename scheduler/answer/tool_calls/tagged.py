@@ -172,7 +172,7 @@ class TaggedArguments:
 
     def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
         schema = self._call.property_schema(key)
-        if is_text:
+        if is_text or (self._tagged.has_json and types == _TEXT and not text.lstrip().startswith('"')):
             return text
         if is_text is False or "string" not in types or self._tagged.has_json:
             try:
