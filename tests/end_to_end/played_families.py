@@ -336,6 +336,7 @@ FAMILIES = {
         )
         + "</function>",
         separator="\n",
+        special="<function </function> <param </param>",
     ),
     "LongCat": Family(
         _glm("\n", "", "longcat_"), separator="\n", thoughts=("<longcat_think>\n", "\n</longcat_think>\n")

@@ -192,7 +192,8 @@ class Notation:
     @property
     def control(self) -> tuple[str, ...]:
         """Return its marks, of which control tokens may be parts."""
-        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), self.head)
+        tail = self.tail.strip().strip("})")
+        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), self.head, tail)
         match self.arguments:
             case Braced(string_mark=mark) | Elements(mark=mark):
                 inside: tuple[str, ...] = (mark,)

@@ -330,6 +330,8 @@ def _in_json() -> Iterator[Case]:
     for own in (
         "0",
         "call00003",
+        "toolu_01Ab",
+        "functions.call_3:3",
         "functions_get_weather_1",
         "functionsget_weather5",
         "functions.get_weather1",
@@ -449,7 +451,8 @@ def _others() -> Iterator[Case]:
     yield _case("gpt-oss", f"<|channel|>analysis<|message|>One.{_MESSAGE}analysis<|message|>Two.{_MESSAGE}final<|message|>Ok.",
                 text="Ok.", thoughts="One.\nTwo.")  # fmt: skip
     for header in ("commentary to=functions.get_weather <|constrain|>json", "commentary to=functions.get_weather json",
-                   "commentary to=functions.get_weatherjson", "analysis to=get_weather code"):  # fmt: skip
+                   "commentary to=functions.get_weatherjson", "analysis to=get_weather code", "get_weather<|channel|>commentary",
+                   "commentary to=functions.get_weather<|channel|>commentary"):  # fmt: skip
         yield _case("gpt-oss", f'<|channel|>{header}<|message|>{{"city": "Oslo"}}<|call|>', OSLO)
     yield _case("gpt-oss", " to=functions.now<|channel|>commentary<|message|><|call|>", NOW)
     call = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}'
