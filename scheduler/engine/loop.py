@@ -22,7 +22,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
+from scheduler.engine.plan import PlanInput, StepPlan, plan
 from scheduler.engine.plan_check import contradictions
 from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.engine.step_meter import StepMeter
@@ -31,7 +31,6 @@ from scheduler.shared.messages import (
     Begun,
     Cancel,
     Counters,
-    Follow,
     Inspect,
     Inspection,
     Load,
@@ -60,7 +59,7 @@ class _Changes:
     inspect: list[Inspect] = field(default_factory=list)
 
     def added_to(self, todo: StepPlan) -> StepPlan:
-        return with_changes(
+        return replace(
             todo,
             ended=tuple(self.ended),
             release=tuple(self.release),
@@ -162,7 +161,7 @@ class EngineLoop:
                     self._changes.inspect.append(command)
                 case Pulse():
                     pass  # The thread that reads the link has answered it.
-                case Load() | Follow():
+                case Load():
                     raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
@@ -248,7 +247,7 @@ class EngineLoop:
         self._waits.look(self._reasons(todo), now)
         if todo.computes:
             evict = self._memory_watch.starting(bool(todo.chunks), todo.step_bytes)
-            todo = with_changes(todo, evict=evict)
+            todo = replace(todo, evict=evict)
         self._last_plan = todo
         return todo
 

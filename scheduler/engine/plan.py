@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-import msgspec
-
 from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
@@ -26,7 +24,6 @@ from scheduler.engine.prefill_batches import Begun, members_of, next_batch, own_
 from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import TurnEnded, WaitReason
-from scheduler.shared.wire_struct import WireStruct
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""
@@ -79,14 +76,16 @@ class PlanInput:
     """What verifying drafts costs."""
 
 
-class Keep(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Keep:
     """Put the first `tokens` tokens of a running row into the prefix cache."""
 
     request_id: int
     tokens: int
 
 
-class Admit(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Admit:
     """Give this sequence a slot. The other fields are its expected prefix hit, how much of that it attends to
     in place at least, and where its prefill pauses."""
 
@@ -96,7 +95,8 @@ class Admit(WireStruct, frozen=True):
     checkpoints: tuple[int, ...] = ()
 
 
-class StepPlan(WireStruct, frozen=True, tag="plan"):
+@dataclass(frozen=True, slots=True)
+class StepPlan:
     """All that a back end does in a step, in the order of its fields. The model runs if there are chunks or
     rows that decode.
 
@@ -116,8 +116,6 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     """Hold these pinned prefixes no longer."""
     forget: tuple[int, ...] = ()
     """Waiting sequences that were cancelled or refused."""
-    end: tuple[tuple[int, str], ...] = ()
-    """Rows that this step retires for their grammars, and why."""
     saving: bool | None = None
     """Memory-saving mode: never copy a cached prefix, even where a copy would be faster. None leaves it as
     before."""
@@ -141,15 +139,8 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     """Computed tokens of the prompt in prefill that has most of them."""
     step_bytes: int = 0
     """What the step takes of memory at most, beyond what is held; 0 where nothing bounds it."""
-    waits: dict[int, WaitReason] = msgspec.field(default_factory=dict)
+    waits: dict[int, WaitReason] = field(default_factory=dict)
     """Why a waiting sequence is not admitted, by request id."""
-    now: float = 0.0
-    """Rank 0's time, by which the prefix caches of all ranks age."""
-    refused: tuple[int, ...] = ()
-    """Requests that rank 0 has refused at admission in the plan before: every rank must have refused the
-    same."""
-    compare: int = 0
-    """If not 0, each rank sends its state with this number after this plan."""
 
     @property
     def computes(self) -> bool:
@@ -160,12 +151,6 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     def drafted(self) -> int:
         """Return the most drafts of a row: each row is computed with as many, padding included."""
         return max((len(draft.tokens) for draft in self.drafts), default=0)
-
-
-def with_changes(plan: StepPlan, **changes: object) -> StepPlan:
-    """Return the plan with other values of these fields."""
-    changed: StepPlan = msgspec.structs.replace(plan, **changes)
-    return changed
 
 
 def plan(state: PlanInput, now: float) -> StepPlan:
@@ -185,7 +170,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     prompts = [row for row in admissions.rows if row.prefilling]
     drafts = _drafts(state, admissions.rows, preempt)
     if state.has_pending and (prompts or drafts):
-        return with_changes(membership, emit_pending=True, reason="emit_pending")
+        return replace(membership, emit_pending=True, reason="emit_pending")
     step, left_tokens = _Prefill(), [row for row in prompts if row.chunkable_tokens]
     if left_tokens:
         step = _prefill(state, admissions.rows, left_tokens)
@@ -201,7 +186,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
     )
-    return with_changes(
+    return replace(
         membership,
         chunks=chunks,
         decode=decode,
@@ -300,14 +285,13 @@ def _reason(budget: PrefillBudget | None, chunks: Sequence[Chunk], decode: Seque
 
 def _as_admitted(admit: Admit, admission: int) -> EngineSequence:
     """Return a copy of the sequence as it will be after admission, for arithmetic."""
-    copied: EngineSequence = msgspec.structs.replace(
+    return replace(
         admit.sequence,
         computed_tokens=admit.cached_tokens,
         in_place_tokens=admit.in_place_tokens,
         checkpoints=admit.checkpoints,
         admission=admission,
     )
-    return copied
 
 
 @dataclass(slots=True)

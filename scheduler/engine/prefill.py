@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from scheduler.engine.prefill_batches import NextBatch
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
 """The least progress of one row, however many share a step."""
@@ -37,7 +36,8 @@ class PrefillLimits:
     padded: bool = True
 
 
-class Chunk(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """Compute the next `tokens` tokens of this prompt."""
 
     request_id: int

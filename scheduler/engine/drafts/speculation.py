@@ -18,7 +18,6 @@ from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, R
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.counters import DraftCounters
-from scheduler.shared.wire_struct import WireStruct
 
 LEAST_GAIN = 1.05
 """A step with drafts must be expected to give this many times the tokens a second."""
@@ -30,7 +29,8 @@ DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
 NO_DRAFTS: DraftTokens = MappingProxyType({})
 
 
-class Draft(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Draft:
     """Verify `tokens` as the next ones of this row."""
 
     request_id: int

@@ -115,14 +115,12 @@ def _logits(
     batch = [_merged(*layers, in_place) for layers in zip(long, short, keys, strict=True)]
     rests = mx.array(_RESTS) + words
     chunk = model(rests[:, :-1], cache=batch)
-    mx.eval(chunk)  # As in `_after`.
     token = model(rests[:, -1:], cache=batch)
     return mx.concatenate([chunk, token], axis=1)
 
 
 def _after(model: Any, prefix: list[int]) -> list[Any]:
     caches: list[Any] = make_prompt_cache(model)
-    # Ranks of a pipeline would receive what two calls sent in any order, if one evaluation had both.
     mx.eval(model(mx.array([prefix]), cache=caches))
     return caches
 
