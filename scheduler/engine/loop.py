@@ -293,7 +293,8 @@ class EngineLoop:
     def _hit_ends(self, sequence: EngineSequence) -> Sequence[int]:
         if self._cache is None or sequence.unscored:
             return ()
-        return self._cache.prefixes.match_ends(sequence.tokens, sequence.submit.salt, sequence.known)
+        found = self._cache.prefixes.find(sequence.tokens, sequence.submit.salt, sequence.known)
+        return [min(node.end, found.length) for node in found.path]
 
     def _begin(self, todo: StepPlan) -> None:
         """Report what the step computes, if the server does not know it from the last one."""

@@ -37,7 +37,7 @@ from scheduler.engine.mlx.folder_model import read_model
 from scheduler.engine.mlx.group_cost import group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
-from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, check
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.sharing_check import has_float32_weights
@@ -134,7 +134,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     tier = None if read is None else _disk_tier(command, loaded.model, description, read, report)
     report("reading the tokenizer")
     grammars = _grammars(command.tokenizer, description.vocabulary, loaded.config)
-    batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
+    batching, kv_bytes = kept.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     held = loaded.row_bytes
     if not batching.batched and description.kv_cache_dtype != "auto":
@@ -172,26 +172,23 @@ def _used_cache(model: Any) -> list[Any]:
 
 
 def _verdict(loaded: LoadedModel, command: Load) -> StoredVerdict:
-    """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
-    less is printed to stderr."""
+    """Return how much of the batch is right for this model, and what a shared group costs it. Less than all
+    is printed to stderr."""
     if command.load_check == "off":
-        return StoredVerdict(Verdict(Batching()))
+        return StoredVerdict(Batching())
     model, description, held = loaded.model, loaded.description, loaded.row_bytes
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
     key = _verdict_key(model, loaded.config, command, description)
     kept = None if folder is None else folder.read(key)
     if kept is None:
-        verdict = _checked(loaded, command)
+        batching = _checked(loaded, command)
         cost, packing = None, PACKINGS[description.kv_cache_dtype]
-        if verdict.batching.in_place:
+        if batching.in_place:
             cost = group_cost_tokens(model, held, packing=packing)
-        kept = StoredVerdict(verdict, cost)
+        kept = StoredVerdict(batching, cost)
         if folder is not None:
             folder.write(key, kept)
-    verdict = kept.verdict
-    for reason in verdict.reasons:
-        print(f"a check at load failed: {reason}", file=sys.stderr)
-    if fallbacks := verdict.batching.fallbacks:
+    if fallbacks := kept.batching.fallbacks:
         print(f"the model runs with {' and '.join(fallbacks)}", file=sys.stderr)
     return kept
 
@@ -248,7 +245,7 @@ class _Boundless(MlxBackend):
         return _NoReadings()
 
 
-def _checked(loaded: LoadedModel, command: Load) -> Verdict:
+def _checked(loaded: LoadedModel, command: Load) -> Batching:
     probe = msgspec.structs.replace(
         command, max_slots=CHECK_ROWS, prefill_rows=CHECK_ROWS, prefill_chunk_tokens=CHECK_CHUNK_TOKENS
     )

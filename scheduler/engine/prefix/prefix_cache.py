@@ -84,17 +84,13 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def room(self) -> int:
         return max(0, self.budget_bytes - self._running_bytes)
 
-    def match_length(self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None) -> int:
-        """Return how many tokens `match_and_lease` would find. Changes and counts nothing."""
-        return self._find(tokens, salt, known).length
-
-    def match_ends(
+    def find(
         self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None
-    ) -> Sequence[int]:
-        """Return where the segments end that `match_and_lease` would find, for planning; the last end is the
-        match's."""
-        found = self._find(tokens, salt, known)
-        return [min(node.end, found.length) for node in found.path]
+    ) -> Match[SegmentT, SnapshotT]:
+        """Return the longest prefix that can be restored, at most one token short of the prompt: the last
+        must be computed, or there are no logits to sample from. Changes and counts nothing."""
+        match = self._tree.match(tokens, salt, len(tokens) - 1, known)
+        return match.restorable() if self._needs_snapshot else match
 
     def match_and_lease(
         self,
@@ -104,9 +100,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         session: str | None = None,
         known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Lease[SegmentT, SnapshotT]:
-        """Return the longest prefix that can be restored, at most one token short of the prompt: the last
-        must be computed, or there are no logits to sample from. End the lease with `release`."""
-        found = self._find(tokens, salt, known)
+        """Return a lease on what `find` returns, which counts as a hit. End it with `release`."""
+        found = self.find(tokens, salt, known)
         if found.inside and found.length < len(tokens) - 1:
             # The prompt diverges within this edge. Split it now: `insert` would have to, under this lease.
             upper = self._tree.boundary(found)
@@ -141,7 +136,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         limit: int | None = None,
         known: Known[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """Return what is cached of a prefix. Changes and counts nothing."""
+        """Return what is cached of a prefix, restorable or not. Changes and counts nothing."""
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
@@ -328,12 +323,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if self._too_many() and self._victim() is not None:
             complaints.append(f"{self._tree.nodes} nodes are too many buffers, and some are evictable")
         return complaints
-
-    def _find(
-        self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None
-    ) -> Match[SegmentT, SnapshotT]:
-        match = self._tree.match(tokens, salt, len(tokens) - 1, known)
-        return match.restorable() if self._needs_snapshot else match
 
     def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:
         """Mark the parent of a new leaf as extended, and as shared if others part there. Mark the leaf if it

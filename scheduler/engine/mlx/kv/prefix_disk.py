@@ -95,7 +95,7 @@ class PrefixDisk:
         if number in self._considered:
             return False
         chain = self._chains.pop(number, None) or self.tier.chain(sequence.tokens, sequence.submit.salt)
-        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt, sequence.known)
+        known = self._prefixes.find(sequence.tokens, sequence.submit.salt, sequence.known).length
         limit = len(sequence.tokens) - 1
         end, snapshot = self._readable(chain, limit)
         if max(known, end, snapshot) + BLOCK_TOKENS <= limit and self.tier.looks_again():

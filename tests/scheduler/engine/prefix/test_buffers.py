@@ -23,7 +23,7 @@ def test_the_least_recently_used_go_when_there_are_too_many_whatever_their_size(
     for start in (0, 1000, 2000):
         keep(cache, words(start, 10))
     assert cache.statistics().nodes == 2
-    assert [cache.match_length(words(start, 10), "") for start in (0, 1000, 2000)] == [0, 9, 9]
+    assert [cache.find(words(start, 10), "").length for start in (0, 1000, 2000)] == [0, 9, 9]
     assert cache.statistics().evicted_tokens["budget"] == 10
 
 
@@ -33,7 +33,7 @@ def test_a_split_counts_as_the_node_that_it_adds() -> None:
     serve(cache, words(0, 100))
     serve(cache, words(0, 50) + words(5000, 20))
     assert cache.statistics().nodes <= 2
-    assert cache.match_length(words(0, 50) + words(5000, 20), "") >= 50
+    assert cache.find(words(0, 50) + words(5000, 20), "").length >= 50
 
 
 def test_what_is_leased_stays_and_nothing_is_added_beside_it() -> None:
@@ -42,10 +42,10 @@ def test_what_is_leased_stays_and_nothing_is_added_beside_it() -> None:
     keep(cache, words(0, 10))
     lease = cache.match_and_lease(words(0, 11), "")
     assert keep(cache, words(1000, 10)) == 0
-    assert cache.match_length(words(0, 11), "") == 10
+    assert cache.find(words(0, 11), "").length == 10
     cache.release(lease)
     assert keep(cache, words(1000, 10)) > 0
-    assert (cache.match_length(words(0, 11), ""), cache.match_length(words(1000, 10), "")) == (0, 9)
+    assert (cache.find(words(0, 11), "").length, cache.find(words(1000, 10), "").length) == (0, 9)
 
 
 def test_states_count_too() -> None:

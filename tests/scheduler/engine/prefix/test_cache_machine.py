@@ -140,7 +140,7 @@ class CacheMachine(RuleBasedStateMachine):
     def lookup(self, tokens: list[int], salt: str, system: int, session: str | None) -> None:
         usable = set(self.states) if self.needs_snapshot else self.held
         expected = longest(usable, salt, tokens, len(tokens) - 1)
-        assert self.cache.match_length(tokens, salt) == expected
+        assert self.cache.find(tokens, salt).length == expected
         before = self.held
         lease = self.cache.match_and_lease(tokens, salt, system, session)
         assert lease.length == expected

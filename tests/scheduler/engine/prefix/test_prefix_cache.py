@@ -48,8 +48,8 @@ def test_a_branch_never_destroys_a_longer_prefix() -> None:
     long, title = words(0, 6000), words(0, 2000) + words(50_000, 15)
     serve(cache, long, session="s")
     assert serve(cache, title, session="s") == 2000
-    assert cache.match_length(long, "") == 5999
-    assert cache.match_length(title, "") == 2014
+    assert cache.find(long, "").length == 5999
+    assert cache.find(title, "").length == 2014
     cache.set_running_bytes((PLENTY - 5000) * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
@@ -72,14 +72,14 @@ def test_a_shorter_branch_of_a_long_conversation_costs_nothing() -> None:
     keep(cache, words(0, 6000))
     assert keep(cache, words(0, 2000)) == 0
     assert (cache.statistics().nodes, cache.statistics().tokens) == (1, 6000)
-    assert cache.match_length(words(0, 6000), "") == 5999
+    assert cache.find(words(0, 6000), "").length == 5999
 
 
 def test_salts_isolate() -> None:
     """One tenant's prefix is another tenant's miss, also in what is counted and cleared by name."""
     cache = cache_of()
     cache.insert(words(0, 100), "red", cut_of(words(0, 100)))
-    assert (cache.match_length(words(0, 100), "red"), cache.match_length(words(0, 100), "blue")) == (99, 0)
+    assert (cache.find(words(0, 100), "red").length, cache.find(words(0, 100), "blue").length) == (99, 0)
     cache.insert(words(0, 100), "blue", cut_of(words(0, 100)))
     assert cache.statistics().tokens == 200
 
@@ -96,7 +96,7 @@ def test_what_fits_is_stored_shallow_first() -> None:
     assert cache.insert(words(0, 1000), "", cut) == 100 * TOKEN_BYTES
     assert cache.insert(words(0, 1000), "", cut) == 0
     assert asked == [(0, 100)]
-    assert cache.match_length(words(0, 1000), "") == 100
+    assert cache.find(words(0, 1000), "").length == 100
 
 
 def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
@@ -173,7 +173,7 @@ def test_room_is_made_for_what_a_step_takes() -> None:
     assert cache.evict(1) == 100 * TOKEN_BYTES
     assert cache.evict(PLENTY) == 100 * TOKEN_BYTES, "what is in use stays"
     assert cache.evict(1) == 0
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(words(0, 101), "").length == 100
     cache.release(lease)
     keep(cache, words(1000, 100))
     assert cache.nbytes == 200 * TOKEN_BYTES
@@ -190,7 +190,7 @@ def test_a_cut_that_fails_leaves_no_pin_behind() -> None:
     with pytest.raises(MemoryError):
         cache.insert(words(0, 50) + words(1000, 50), "", cut, "s")
     assert cache.check_integrity() == []
-    assert cache.match_length(words(0, 100), "") == 99
+    assert cache.find(words(0, 100), "").length == 99
     assert cache.clear() == 100 * TOKEN_BYTES
 
 

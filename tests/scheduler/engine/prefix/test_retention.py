@@ -17,9 +17,9 @@ def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
     for agent in range(3):
         serve(cache, words(0, 100) + words(1000 + 50 * agent, 50))
     serve(cache, words(5000, 100))
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(words(0, 101), "").length == 100
     cache.set_running_bytes(300 * TOKEN_BYTES)
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(words(0, 101), "").length == 100
     assert cache.statistics().tokens == 100
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
 
@@ -31,7 +31,7 @@ def test_a_fork_is_a_shared_prefix_before_anyone_has_hit_it() -> None:
         keep(cache, words(0, 100) + words(tail, 50))
     keep(cache, words(5000, 100))
     cache.set_running_bytes(200 * TOKEN_BYTES)
-    assert (cache.match_length(words(0, 101), ""), cache.match_length(words(5000, 100), "")) == (100, 0)
+    assert (cache.find(words(0, 101), "").length, cache.find(words(5000, 100), "").length) == (100, 0)
 
 
 def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
@@ -43,7 +43,7 @@ def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
     keep(cache, words(1000, 100))
     cache.release(cache.match_and_lease(words(1000, 100), ""))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(words(0, 100), "").length, cache.find(words(1000, 100), "").length) == (99, 0)
 
 
 def test_a_continuation_protects_at_once() -> None:
@@ -53,8 +53,8 @@ def test_a_continuation_protects_at_once() -> None:
     serve(cache, words(0, 2100))
     serve(cache, words(10_000, 2000))
     serve(cache, words(20_000, 2000))
-    assert cache.match_length(words(0, 2001), "") == 2000
-    assert cache.match_length(words(10_000, 2000), "") == 0
+    assert cache.find(words(0, 2001), "").length == 2000
+    assert cache.find(words(10_000, 2000), "").length == 0
 
 
 def test_a_passer_by_protects_only_what_it_passes() -> None:
@@ -65,7 +65,7 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
         cache.release(cache.match_and_lease(words(0, 40) + words(10_000 + 100 * branch, 20), ""))
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (40, 99)
+    assert (cache.find(words(0, 100), "").length, cache.find(words(1000, 100), "").length) == (40, 99)
     assert cache.statistics().shared_prefixes == [PrefixReport(tokens=40, references=1, hits=5, head=[])]
 
 
@@ -78,7 +78,7 @@ def test_both_halves_of_an_edge_have_its_past() -> None:
     assert [prefix.hits for prefix in cache.statistics().shared_prefixes] == [3, 2]
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(words(0, 100), "").length, cache.find(words(1000, 100), "").length) == (99, 0)
 
     cache = cache_of(8000, needs_snapshot=True)
     keep(cache, words(0, 3000) + words(10_000, 300), "s")
@@ -111,7 +111,7 @@ def test_protection_ends_when_nobody_comes_back() -> None:
         cache.match_and_lease(words(90_000, 1), "")  # Time passes.
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (0, 99)
+    assert (cache.find(words(0, 100), "").length, cache.find(words(1000, 100), "").length) == (0, 99)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_superseded_turns_go_first() -> None:
     assert serve(cache, words(0, 3000) + words(20_000, 500), session="s") == 3000
     serve(cache, words(60_000, 2400))
     assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 300, "cleared": 0}
-    assert cache.match_length(words(50_000, 1000), "") == 999
+    assert cache.find(words(50_000, 1000), "").length == 999
 
 
 def test_a_turn_makes_room_for_its_successor() -> None:
@@ -234,7 +234,7 @@ def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
         turn("fast", 1000)
     now += 40.0
     keep(cache, words(2000, 100), "new")
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(words(0, 100), "").length, cache.find(words(1000, 100), "").length) == (99, 0)
 
 
 def test_sessions_are_forgotten_in_the_end() -> None:

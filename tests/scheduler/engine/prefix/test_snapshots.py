@@ -95,7 +95,7 @@ def test_tokens_that_no_hit_can_restore_go_first() -> None:
     cache.attach(words(0, 100), "", State((), nbytes=0))
     keep(cache, words(1000, 200))
     keep(cache, words(2000, 200))
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(words(0, 101), "").length == 100
     assert cache.statistics().tokens == 300
 
 
@@ -107,8 +107,8 @@ def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:
         assert cache.attach(words(0, position), "", State((), nbytes=40 * TOKEN_BYTES))
     cache.release(cache.match_and_lease(words(0, 101), ""))
     keep(cache, words(1000, 50))
-    assert cache.match_length(words(0, 101), "") == 100
-    assert cache.match_length(words(0, 60), "") == 0
+    assert cache.find(words(0, 101), "").length == 100
+    assert cache.find(words(0, 60), "").length == 0
 
 
 def test_snapshots_in_the_middle_age_like_everything_else() -> None:
@@ -123,11 +123,11 @@ def test_snapshots_in_the_middle_age_like_everything_else() -> None:
     for length in (101, 60):  # Of the two conversations the older one, restored at its end and in its middle.
         cache.release(cache.match_and_lease(words(1000, length), ""))
     cache.set_running_bytes(500 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 101), "") for start in (0, 1000, 2000)] == [0, 100, 100]
-    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 50]
+    assert [cache.find(words(start, 101), "").length for start in (0, 1000, 2000)] == [0, 100, 100]
+    assert [cache.find(words(start, 60), "").length for start in (1000, 2000)] == [50, 50]
     cache.set_running_bytes(650 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
-    assert [cache.match_length(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
+    assert [cache.find(words(start, 60), "").length for start in (1000, 2000)] == [50, 0]
+    assert [cache.find(words(start, 101), "").length for start in (1000, 2000)] == [100, 100]
 
 
 def test_a_snapshot_that_is_only_passed_grows_old() -> None:
@@ -139,4 +139,4 @@ def test_a_snapshot_that_is_only_passed_grows_old() -> None:
             assert cache.attach(words(start, position), "", State((), nbytes=50 * TOKEN_BYTES))
     cache.release(cache.match_and_lease(words(0, 101), ""))
     cache.set_running_bytes(650 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 60), "") for start in (0, 1000)] == [0, 50]
+    assert [cache.find(words(start, 60), "").length for start in (0, 1000)] == [0, 50]

@@ -191,7 +191,7 @@ class Trial:
 
     def verdict(self) -> Verdict:
         try:
-            self._batching = checked(self._model, self._type, self._kv_cache_dtype).batching
+            self._batching = checked(self._model, self._type, self._kv_cache_dtype)
         except ModelUnusable as unusable:
             return Verdict({"load": f"refused: {unusable}"})
         scenes = {name: self.played(name) for name in _SCENES}
