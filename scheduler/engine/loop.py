@@ -22,7 +22,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import PlanInput, StepPlan, plan
+from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
 from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.engine.step_meter import StepMeter
@@ -59,7 +59,7 @@ class _Changes:
     inspect: list[Inspect] = field(default_factory=list)
 
     def added_to(self, todo: StepPlan) -> StepPlan:
-        return replace(
+        return with_changes(
             todo,
             ended=tuple(self.ended),
             release=tuple(self.release),
@@ -247,7 +247,7 @@ class EngineLoop:
         self._waits.look(self._reasons(todo), now)
         if todo.computes:
             evict = self._memory_watch.starting(bool(todo.chunks), todo.step_bytes)
-            todo = replace(todo, evict=evict)
+            todo = with_changes(todo, evict=evict)
         self._last_plan = todo
         return todo
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from scheduler.engine.prefill_batches import NextBatch
 from scheduler.engine.sequence import EngineSequence
 
@@ -36,8 +38,7 @@ class PrefillLimits:
     padded: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Compute the next `tokens` tokens of this prompt."""
 
     request_id: int

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
+import msgspec
+
 from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source, common
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.engine.sequence import EngineSequence
@@ -29,8 +31,7 @@ DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
 NO_DRAFTS: DraftTokens = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """Verify `tokens` as the next ones of this row."""
 
     request_id: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan
+from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefill_batches import BegunBatch
@@ -57,7 +56,7 @@ def test_what_fits_has_no_contradiction() -> None:
     slots, waiting = _scene()
     assert contradictions(_RIGHT, slots, waiting, _BATCHES) == {}
     assert contradictions(StepPlan(), slots, waiting, _BATCHES) == {}
-    preempting = replace(_RIGHT, preempt=(_READS,), emit_pending=True, chunks=(), decode=(), drafts=())
+    preempting = with_changes(_RIGHT, preempt=(_READS,), emit_pending=True, chunks=(), decode=(), drafts=())
     assert contradictions(preempting, slots, waiting, _BATCHES) == {}
 
 
@@ -95,12 +94,12 @@ _ADMITTED: dict[str, Admit] = {
 )
 def test_what_does_not_fit_names_its_request(wrong: int, changes: dict[str, object]) -> None:
     slots, waiting = _scene()
-    assert wrong in contradictions(replace(_RIGHT, **changes), slots, waiting, _BATCHES)
+    assert wrong in contradictions(with_changes(_RIGHT, **changes), slots, waiting, _BATCHES)
 
 
 def test_who_leaves_has_no_part_in_the_step() -> None:
     slots, waiting = _scene()
-    found = contradictions(replace(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, _BATCHES)
+    found = contradictions(with_changes(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, _BATCHES)
     assert found.keys() == {_WRITES, _BEGUN}
 
 
@@ -109,7 +108,7 @@ def test_more_are_not_admitted_than_there_are_slots() -> None:
     waiting[9] = _sequence(9)
     todo = StepPlan(admit=(_ADMIT, Admit(waiting[9])))
     assert contradictions(todo, slots, waiting, ()).keys() == {9}
-    assert contradictions(replace(todo, preempt=(_WRITES,)), slots, waiting, ()) == {}
+    assert contradictions(with_changes(todo, preempt=(_WRITES,)), slots, waiting, ()) == {}
 
 
 class _Run:
@@ -146,11 +145,11 @@ def _behind_its_end(todo: StepPlan) -> StepPlan:
         Admit(one.sequence, one.cached_tokens, 0, (_PROMPT_TOKENS,)) if one.sequence.request_id == 2 else one
         for one in todo.admit
     )
-    return replace(todo, admit=tuple(admit))
+    return with_changes(todo, admit=tuple(admit))
 
 
 def _decodes_too_early(todo: StepPlan) -> StepPlan:
-    return replace(todo, decode=tuple({*todo.decode, 2})) if todo.chunks else todo
+    return with_changes(todo, decode=tuple({*todo.decode, 2})) if todo.chunks else todo
 
 
 @pytest.mark.parametrize("mistake", [_behind_its_end, _decodes_too_early])
@@ -193,7 +192,7 @@ def _preempting(state: PlanInput, now: float) -> StepPlan:
     there = {row.request_id for row in state.running}
     if 2 not in there or 3 in there.union(one.request_id for one in state.waiting):
         return found
-    return replace(
+    return with_changes(
         found,
         preempt=(2,),
         chunks=tuple(chunk for chunk in found.chunks if chunk.request_id != 2),

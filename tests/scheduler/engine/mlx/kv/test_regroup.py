@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
-from scheduler.engine.plan import Admit, StepPlan
+from scheduler.engine.plan import Admit, StepPlan, with_changes
 from scheduler.engine.prefix import radix_tree
 from scheduler.shared.messages import Cancel
 from scheduler.shared.token_ids import common_run
@@ -82,7 +81,7 @@ def test_a_join_costs_the_tree_the_same_however_many_run(
 def _save(monkeypatch: pytest.MonkeyPatch, engine: ReuseEngine, saving: Callable[[], bool]) -> None:
     """Let each plan say whether memory is saved."""
     whole = engine.backend.execute
-    monkeypatch.setattr(engine.backend, "execute", lambda plan: whole(replace(plan, saving=saving())))
+    monkeypatch.setattr(engine.backend, "execute", lambda plan: whole(with_changes(plan, saving=saving())))
 
 
 def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
