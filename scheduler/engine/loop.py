@@ -293,7 +293,7 @@ class EngineLoop:
     def _hit_ends(self, sequence: EngineSequence) -> Sequence[int]:
         if self._cache is None or sequence.unscored:
             return ()
-        found = self._cache.prefixes.find(sequence.tokens, sequence.submit.salt, sequence.known)
+        found = self._cache.prefixes.find(sequence.known)
         return [min(node.end, found.length) for node in found.path]
 
     def _begin(self, todo: StepPlan) -> None:

@@ -240,9 +240,7 @@ class ScriptedBackend:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
-            lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
-            )
+            lease = self._prefixes.match_and_lease(sequence.known, submit.system_tokens, submit.session)
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
         answers = digest(sequence.prompt(), sequence.submit.adapter)
@@ -256,11 +254,7 @@ class ScriptedBackend:
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
             self._prefixes.insert(
-                row.sequence.tokens[:tokens],
-                row.sequence.submit.salt,
-                lambda start, end: ScriptedRun(end - start),
-                session,
-                known=row.sequence.known,
+                row.sequence.known, lambda start, end: ScriptedRun(end - start), session, end=tokens
             )
 
     def _remove(self, request_id: int) -> None:

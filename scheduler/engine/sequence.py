@@ -23,6 +23,8 @@ class EngineSequence:
     submit: Submit
     """The request as received, without the prompt's ids, and with its adapter in its salt."""
     tokens: TokenIds
+    known: Known[Any, Any]
+    """These tokens in the prefix cache."""
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
     another engine, they include the answer so far."""
@@ -43,8 +45,6 @@ class EngineSequence:
     """The last position of the prompt whose log-probability was returned."""
     hold_refusal: str = ""
     """Why a hold that it asked for is not kept, as in Retired; empty if none was refused."""
-    known: Known[Any, Any] = field(default_factory=Known)
-    """How far its tokens are known to be in the prefix cache."""
     _answer_start: int = 0
     _shared: dict[int, int] = field(default_factory=dict)
 
@@ -56,6 +56,7 @@ class EngineSequence:
         return cls(
             msgspec.structs.replace(submit, prompt=array("I"), salt=salt),
             tokens,
+            Known(tokens, salt),
             len(tokens),
             arrived_at=arrived_at,
             _answer_start=len(tokens) - submit.done_tokens,

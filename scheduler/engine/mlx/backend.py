@@ -295,10 +295,9 @@ class MlxBackend:
             self._put(row, tokens, self._batch.layers_of(row), tokens == computed, session_end)
 
     def _put(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
-        kept = row.sequence.tokens[:tokens]
-        self._rows.keep(row, kept, layers, whole, session_end)
+        self._rows.keep(row, tokens, layers, whole, session_end)
         if whole and (disk := self._disk) is not None:
-            disk.note(kept, row.sequence.submit.salt)
+            disk.note(row.sequence.tokens[:tokens], row.sequence.submit.salt)
 
     def _regroup(self) -> None:
         """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
