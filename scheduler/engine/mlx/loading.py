@@ -24,7 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model
 
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.device import Readings, SystemMemory
+from scheduler.engine.device import Readings
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
@@ -45,11 +45,11 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.mlx.upstream.saved_tensors import REREAD
 from scheduler.engine.row_sharing import bounded_cost
+from scheduler.engine.scripted_backend import ScriptedDevice
 from scheduler.shared.adapter_files import weights_bytes
 from scheduler.shared.folder.reading import read_folder
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
-    DeviceMemory,
     GrammarTokenizer,
     KvCacheDtype,
     Load,
@@ -222,27 +222,13 @@ def _system_parts() -> tuple[str, ...]:
 _BOUNDLESS_BYTES = 1 << 50
 
 
-class _NoReadings:
-    def memory(self) -> DeviceMemory:
-        return DeviceMemory()
-
-    def system(self) -> SystemMemory:
-        return SystemMemory()
-
-    def restart_peak(self, host: bool = False) -> None:
-        """Do nothing: nothing is measured."""
-
-    def transient_bytes(self) -> int:
-        return 0
-
-
 class _Boundless(MlxBackend):
     """The back end of the check. What it computes does not depend on the memory that is left: its verdict is
     kept."""
 
     @property
     def device(self) -> Readings:
-        return _NoReadings()
+        return ScriptedDevice(lambda: 0)
 
 
 def _checked(loaded: LoadedModel, command: Load) -> Batching:
