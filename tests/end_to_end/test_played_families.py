@@ -16,10 +16,10 @@ import pytest
 
 from scheduler.answer.answer_format import PLAIN
 from scheduler.prompt.tokenizer import HubTokenizer
-from tests.end_to_end.played_families import FAMILIES, Family
 from tests.examples import sampled
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.played_server import playing
+from tests.scheduler.answer.templates import FAMILIES, Template
 
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "number"}
@@ -54,7 +54,7 @@ def written(content: str, path: str = "a b.md") -> tuple[str, dict[str, Any]]:
     return "fs.write-file", {"path": path, "content": content}
 
 
-def answers(family: Family) -> Iterator[Answer]:
+def answers(family: Template) -> Iterator[Answer]:
     """Ten of them, as the family can write them."""
     example = family.written(_message(Answer("", "", (("now", {}), read("x.md"))), "", family))
     weather = {
@@ -80,7 +80,7 @@ def answers(family: Family) -> Iterator[Answer]:
         yield replace(answer, calls=calls, thoughts=answer.thoughts if family.thoughts else "")
 
 
-def _message(answer: Answer, number: str, family: Family) -> dict[str, Any]:
+def _message(answer: Answer, number: str, family: Template) -> dict[str, Any]:
     calls = [
         {"id": family.ids.format(name, f"{number}{at}"), "function": {"name": name, "arguments": arguments}}
         for at, (name, arguments) in enumerate(answer.calls)
@@ -102,13 +102,13 @@ class Model:
         return self.texts[(len(self.prompts) - 1) % len(self.texts)]
 
 
-def tokenizer_of(family: Family, folder: Path) -> HubTokenizer:
+def tokenizer_of(family: Template, folder: Path) -> HubTokenizer:
     marks = tuple(dict.fromkeys(("<|im_start|>", "<|im_end|>", *family.special.split())))
     (folder / "tokenizer.json").write_text(NotationTokenizer(PLAIN, marks).to_json())
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",
-        "chat_template": family.template,
+        "chat_template": family.jinja,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return HubTokenizer(folder)
