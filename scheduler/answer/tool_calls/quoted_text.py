@@ -49,14 +49,13 @@ def marked_string(stream: TextStream, call: WrittenCall, mark: str) -> Reading[N
             yield from stream.more()
             continue
         stream.read(len(mark))
-        opens = not is_open and last != "" and last in ":=[({,"
-        if not is_open and not opens:
+        if not is_open:
             behind = stream.position
             is_end = yield from member_ends(stream)
             stream.rewind(behind)
             if is_end:
                 break
-        is_open, last = opens, ""
+        is_open, last = not is_open and last != "" and last in ":=[({,", ""
         yield call.string(mark)
     yield call.end_string()
 

@@ -117,7 +117,8 @@ def test_twice_the_text_is_twice_the_work(notation: str) -> None:
     """Marks in runs and in turns, heads of calls that never end."""
     described = form(notation).tools
     assert described is not None
-    marks = [mark for one in (described, *described.also) for mark in (*one.control, one.prefix) if mark]
+    marks = [mark for one in (described, *described.also) for mark in (*one.control, one.prefix)]
+    marks = [mark for mark in marks if mark and "{" not in mark]
     heads = [
         one.call_start + one.head.replace("{tool}", "write_file") for one in (described, *described.also)
     ]
