@@ -159,7 +159,9 @@ _FUNCTION_GEMMA = Notation(
     "function_gemma",
     call_start="<start_function_call>",
     head=f"call:{TOOL}",
-    arguments=Braced("<escape>", ends=("<escape>", "}", "<end_function_call>"), nests=False, names=r"[\w-]+"),
+    arguments=Braced(
+        "<escape>", ends=("<escape>", "}", "<end_function_call>"), nests=False, names=r"[\w$][\w$.-]*"
+    ),
     call_end="<end_function_call>",
     tools=r"[\w./:-]+",
 )
@@ -345,11 +347,14 @@ _LLAMA = Notation(
     also=(replace(_PYTHON_LIST, openings=()), _QWEN),
 )
 
-_COMMAND = _listed(
+_COMMAND = Notation(
     "cohere",
-    "<|START_ACTION|>",
-    "<|END_ACTION|>",
-    f'{{"tool_name": "{TOOL}", "parameters": ',
+    opening="<|START_ACTION|>[\n    ",
+    head=f'{{"tool_call_id": "{NUMBER}", "tool_name": "{TOOL}", "parameters": ',
+    arguments=JsonObject(ends=("<|END_ACTION|>",)),
+    tail="}",
+    separators=(",\n    ",),
+    closing="\n]<|END_ACTION|>",
 )
 
 _BY_NAME = {

@@ -169,7 +169,7 @@ class Notation:
     @property
     def opening_mark(self) -> str:
         """Return `opening` without white space and the bracket of a list."""
-        return self.opening.strip().removesuffix("[" if self._is_list else "")
+        return self.opening.strip().removesuffix("[" if self._is_list else "").strip()
 
     @property
     def closing_mark(self) -> str:
@@ -177,7 +177,7 @@ class Notation:
 
     @property
     def _is_list(self) -> bool:
-        return self.opening.endswith("[") and self.closing.startswith("]")
+        return self.opening.rstrip().endswith("[") and self.closing.lstrip().startswith("]")
 
     @property
     def prefix(self) -> str:
