@@ -50,6 +50,7 @@ from scheduler.shared.messages import (
     Ready,
     Retired,
     ScriptedPlan,
+    Submit,
     TokenOut,
 )
 from scheduler.shared.row_bytes import RowBytes

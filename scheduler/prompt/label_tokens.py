@@ -1,4 +1,4 @@
-"""Labels as tokens: what a request asks the probabilities of, at the place where the model's answer begins."""
+"""Labels as tokens: a request asks how likely each is where the model's answer begins."""
 
 from __future__ import annotations
 

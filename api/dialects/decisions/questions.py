@@ -68,9 +68,8 @@ class Question:
             lines += [
                 f"{label}. {option.line}" for label, option in zip(self.labels, self.options, strict=True)
             ]
-            lines.append(
-                f"Answer with the label of one {'level' if self.is_scale else 'option'}, and nothing else."
-            )
+            kind = "level" if self.is_scale else "option"
+            lines.append(f"Answer with the label of one {kind}, and nothing else.")
         return "\n".join(lines)
 
     def reads(self) -> Iterator[Read]:
