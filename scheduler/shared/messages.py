@@ -410,7 +410,8 @@ class Retired(WireStruct, frozen=True):
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
     client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer, a
-    prompt's vector or its labels' log-probabilities. "grammar": its grammar met a limit, or allows nothing (`detail` is for the client).
+    prompt's vector or its labels' log-probabilities. "grammar": its grammar met a limit, or allows nothing
+    (`detail` is for the client).
     """
 
     request_id: int
