@@ -184,7 +184,8 @@ class Preparation:
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
         tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
-        prompt, labels = tokens.ids, ()
+        prompt = tokens.ids
+        labels: tuple[int, ...] = ()
         if request.labels and prompt:
             prompt, labels = labelled(request, prompt, self.tokenizer, opens_reasoning=tokens.opens_reasoning)
         if not prompt:

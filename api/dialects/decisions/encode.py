@@ -114,5 +114,7 @@ def _used(ends: Sequence[Finished]) -> Usage:
     """Return the tokens of all prompts that were read, and how many of them were in the prefix cache."""
     usages = [end.usage for end in ends]
     return Usage(
-        sum(one.prompt_tokens for one in usages), cached_tokens=sum(one.cached_tokens for one in usages)
+        sum(one.prompt_tokens for one in usages),
+        cached_tokens=sum(one.cached_tokens for one in usages),
+        output_tokens=0,
     )

@@ -139,6 +139,11 @@ def _shares(vector: bytes) -> Distribution:
     return Distribution(tuple(one / total for one in weights), min(1.0, total * math.exp(largest)))
 
 
+def statement(text: str, yes: str = "", no: str = "") -> Question:
+    """`yes`, `no`: what makes it true, and false."""
+    return Question(text, (Option("Yes", yes), Option("No", no)), is_statement=True)
+
+
 def asked(messages: Sequence[Message], question: Question) -> tuple[Message, ...]:
     """Return the conversation in which the model reads the state, and then the question."""
     return (*messages, {"role": "user", "content": question.text})

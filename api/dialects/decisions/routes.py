@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -16,7 +17,7 @@ from api.answers.blocks import all_finished
 from api.dialects.decisions.encode import decision_object, system_one_object
 from api.dialects.decisions.questions import Distribution, Question, Read, asked
 from api.dialects.decisions.schema import DecisionRequest, SystemOneRequest
-from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
+from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.responses.conversation import input_messages, with_instructions
 from api.dialects.responses.items import InputItem
 from api.served_models import Served, ServedModels
@@ -34,7 +35,7 @@ def decision_routes(models: ServedModels) -> APIRouter:
         served = models.check(body.model)
         messages = await work.decode(body, _conversation)
         state = _State(served, caller, messages, body.timeout, body.priority)
-        ends, found = await state.answers([one.question for one in body.questions], work)
+        ends, found = await state.answers([one.question for one in body.questions])
         return work.response(decision_object(served.name, body.questions, found, ends), repeats=True)
 
     @router.post("/v1/systemone", response_model=None)
@@ -43,7 +44,7 @@ def decision_routes(models: ServedModels) -> APIRouter:
         served = models.check(body.model)
         messages: tuple[Message, ...] = ({"role": "user", "content": body.state},)
         state = _State(served, caller, messages, body.timeout, body.priority)
-        ends, found = await state.answers([one.question for one in body.questions.values()], work)
+        ends, found = await state.answers([one.question for one in body.questions.values()])
         return work.response(system_one_object(served.name, body.questions, found, ends), repeats=True)
 
     return router
@@ -67,16 +68,15 @@ class _State:
     timeout: float | None
     priority: int
 
-    async def answers(
-        self, questions: Sequence[Question], work: BodyWork
-    ) -> tuple[list[Finished], list[Distribution]]:
+    async def answers(self, questions: Sequence[Question]) -> tuple[list[Finished], list[Distribution]]:
         """Return the end of each prefill, and each question's answer."""
         reads = [list(question.reads()) for question in questions]
         every = [(question, read) for question, its in zip(questions, reads, strict=True) for read in its]
         public_id = f"decision-{secrets.token_hex(12)}"
+        fields = self.caller.fields(self.served.adapter, self.timeout, self.priority)
 
         async def made(start: int, end: int) -> list[GenerationRequest]:
-            return await work(lambda: [self._request(public_id, *one) for one in every[start:end]])
+            return [decision_request(public_id, self.messages, *one, fields) for one in every[start:end]]
 
         ends = await all_finished(self.served.scheduler, len(every), made)
         vectors = iter([end.vector for end in ends])
@@ -86,12 +86,16 @@ class _State:
         ]
         return ends, found
 
-    def _request(self, public_id: str, question: Question, read: Read) -> GenerationRequest:
-        return GenerationRequest(
-            public_id=public_id,
-            prompt=ChatPrompt(asked(self.messages, question), reasoning=Reasoning(enabled=False)),
-            max_tokens=0,
-            labels=read.labels,
-            begun=read.begun,
-            **self.caller.fields(self.served.adapter, self.timeout, self.priority),
-        )
+
+def decision_request(
+    public_id: str, messages: Sequence[Message], question: Question, read: Read, fields: dict[str, Any]
+) -> GenerationRequest:
+    """`fields`: the caller's."""
+    return GenerationRequest(
+        public_id=public_id,
+        prompt=ChatPrompt(asked(messages, question), reasoning=Reasoning(enabled=False)),
+        max_tokens=0,
+        labels=read.labels,
+        begun=read.begun,
+        **fields,
+    )

@@ -11,7 +11,7 @@ from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, WithoutEffect
 from api.bodies.unsupported import SYSTEM_ONE
-from api.dialects.decisions.questions import MAX_OPTIONS, Option, Question
+from api.dialects.decisions.questions import MAX_OPTIONS, Option, Question, statement
 from api.dialects.responses.items import Message, as_items, joined_text
 from api.dialects.responses.schema import Items
 from scheduler.request import PRIORITIES
@@ -66,9 +66,6 @@ _Described: TypeAlias = Annotated[
 _Name: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
-_YES, _NO = "Yes", "No"
-
-
 class _Request(Body):
     model: str | None = None
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
@@ -87,7 +84,7 @@ class Predicate(_Asked):
 
     @property
     def question(self) -> Question:
-        return Question(self.instructions, (Option(_YES), Option(_NO)), is_statement=True)
+        return statement(self.instructions)
 
 
 class Choice(Body):
@@ -158,8 +155,7 @@ class Noul(Body):
 
     @property
     def question(self) -> Question:
-        ends = Option(_YES, self.criteria.get("true", "")), Option(_NO, self.criteria.get("false", ""))
-        return Question(self.instructions, ends, is_statement=True)
+        return statement(self.instructions, self.criteria.get("true", ""), self.criteria.get("false", ""))
 
 
 class NamedChoice(Body):

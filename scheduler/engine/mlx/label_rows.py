@@ -14,11 +14,13 @@ from functools import cache
 from typing import Any, ClassVar
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
-_HEADS = (nn.Linear, nn.QuantizedLinear)
-_TIED = (nn.Embedding, nn.QuantizedEmbedding)
+_HEADS = (Linear, QuantizedLinear)
+_TIED = (Embedding, QuantizedEmbedding)
 
 
 class LabelHead:
@@ -66,7 +68,7 @@ class _Extended:
 
 
 @cache
-def _extended(kind: type) -> type:
+def _extended(kind: Any) -> type:
     """Return the kind of head that appends the logits of `_Extended.tokens`."""
     name = "as_linear" if kind in _TIED else "__call__"
 
@@ -82,19 +84,18 @@ def _extended(kind: type) -> type:
 
 def _is_narrow(head: Any) -> bool:
     """Return whether the head computes in 16 bits."""
-    return head.get("scales", head.weight).dtype != mx.float32
+    return bool(head.get("scales", head.weight).dtype != mx.float32)
 
 
 def _rows(head: Any, tokens: mx.array | None) -> mx.array:
     """Return these tokens' rows of the head's weight, float32."""
     assert tokens is not None
-    weight = head.weight[tokens]
+    weight: mx.array = head.weight[tokens]
     if "scales" not in head:
         return weight.astype(mx.float32)
-    biases = head.get("biases")
-    scales, biases = (None if one is None else one[tokens] for one in (head.scales, biases))
+    scales, biases = head.scales[tokens], head.get("biases")
     if head.mode == "affine":
-        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+        scales, biases = scales.astype(mx.float32), biases[tokens].astype(mx.float32)
     whole = mx.dequantize(weight, scales, biases, head.group_size, head.bits, head.mode)
     return whole.astype(mx.float32)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx.nn.layers.quantized import quantize
 
 from scheduler.engine.mlx.label_rows import LabelHead
 from scheduler.engine.plan import StepPlan
@@ -94,7 +94,7 @@ def test_a_head_of_16_bits_is_multiplied_in_float32(
     """By the hidden state of 16 bits, and with the soft cap behind the head. Nothing else changes."""
     model = random_model(family, **changes)
     if quantised:
-        nn.quantize(model, group_size=32, bits=4)
+        quantize(model, group_size=32, bits=4)
     model.set_dtype(mx.bfloat16)
     prompt, labels = mx.array([words(12, 3)]), [5, 250, 7]
     before = model(prompt)
@@ -109,7 +109,7 @@ def test_a_head_of_16_bits_is_multiplied_in_float32(
     assert np.array(found - found[0]) != pytest.approx(np.array(narrow - narrow[0]), abs=1e-4)
 
 
-def _float32_head(model: Any) -> mx.array:
+def _float32_head(model: Any) -> Any:
     head = getattr(model, "lm_head", None) or model.model.embed_tokens
     if "scales" not in head:
         return head.weight.astype(mx.float32)
