@@ -50,7 +50,7 @@ class LabelHead:
     def _extended(self, asked: Sequence[int]) -> Iterator[None]:
         """Let the head append these tokens' logits in float32, unless it computes in float32 anyhow."""
         heads = [head for head in self._heads if _is_narrow(head)]
-        kinds = [type(head) for head in heads]
+        kinds: list[Any] = [type(head) for head in heads]
         tokens = mx.array(list(asked))
         try:
             for head, kind in zip(heads, kinds, strict=True):

@@ -58,10 +58,10 @@ async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.
     response = await post({"input": STATE, "questions": [PREDICATE, CHOICE, SCORE]})
     assert response.status_code == 200, response.text
     body = response.json()
-    statement = statement("The customer is angry.")
+    angry = statement("The customer is angry.")
     options = Option("billing", "payments"), Option("true"), Option("true")
     found = [
-        expected(statement),
+        expected(angry),
         expected(Question("Which team?", options)),
         expected(Question("How urgent?", (Option("low"), Option("high")), is_scale=True)),
     ]
