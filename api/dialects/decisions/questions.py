@@ -96,7 +96,7 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """The options' probabilities, which add up to 1, in their order. `mass`: what all labels had together of
-    all that the model might have said; where it is little, the model was not asked well."""
+    all that the model might have written; where it is little, the model was not asked well."""
 
     shares: tuple[float, ...]
     mass: float

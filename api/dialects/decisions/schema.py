@@ -103,7 +103,7 @@ class ChoiceQuestion(_Asked):
 
     @field_validator("choices")
     @classmethod
-    def _are_told_apart(cls, choices: list[Choice]) -> list[Choice]:
+    def _differ(cls, choices: list[Choice]) -> list[Choice]:
         # By type too: true is not "true".
         if len({(type(one.value), one.value) for one in choices}) < len(choices):
             raise ValueError("two choices have one value")
