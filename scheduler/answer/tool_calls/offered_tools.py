@@ -88,8 +88,8 @@ def _takes(schema: Schema, arguments: Mapping[str, Any]) -> bool:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         return False
-    written = list(arguments)
-    return all(name in properties for name in written) and all(name in written for name in required)
+    needs = all(isinstance(name, str) and name in arguments for name in required)
+    return needs and all(name in properties for name in arguments)
 
 
 def _are_large(schemas: Iterable[Schema]) -> bool:

@@ -42,7 +42,7 @@ from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.nested_text import nested_value
 from scheduler.answer.tool_calls.quoted_text import QUOTES
 from scheduler.answer.tool_calls.tagged import TaggedArguments
-from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
+from scheduler.answer.tool_calls.written_call import LONG_TEXT, AnswerCalls, WrittenCall, call_id
 from scheduler.events import CallFault, MalformedCall
 
 __all__ = ["CallReader", "call_id"]
@@ -388,7 +388,7 @@ class CallReader:
         self._call = None
         self._calls.ended = self._calls.started
 
-    def _name(self, form: Notation) -> Waiting[tuple[str, str | None]]:
+    def _name(self, form: Notation) -> Reading[tuple[str, str | None]]:
         """Return the tool's name, and the call's id if the model writes one."""
         before, after = form.head.split(TOOL)
         middle, _, last = after.strip().rpartition(NUMBER)
@@ -407,23 +407,21 @@ class CallReader:
             text = quoted[2]
         elif middle and head not in self._calls.offered:
             text, number, _ = head.rpartition(middle)
-            if not number or text.removeprefix(_FUNCTIONS).startswith(_CLIENTS_IDS):
+            own = text.removeprefix(_FUNCTIONS)
+            if not number or (own.startswith(_CLIENTS_IDS) and own not in self._calls.offered):
                 text = yield from self._meant(head)
             elif before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
                 call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
         name = self._checked(text)
         is_known = name in self._calls.offered
-        if (
-            last
-            and (not mark or mark in others)
-            and not (is_known and isinstance(form.arguments, JsonObject) and not self.cut)
-        ):
+        may_lack = is_known and isinstance(form.arguments, JsonObject) and not self.cut
+        if last and (not mark or mark in others) and not may_lack:
             raise (NotAsWritten if mark else TextEnded)("its arguments are missing")
         if not last and mark != soft[0] and not is_known:
             raise NotAsWritten("words are no call")
         return name, call_id
 
-    def _meant(self, call_id: str) -> Waiting[str]:
+    def _meant(self, call_id: str) -> Reading[str]:
         """Return the tool of a call whose id does not name one as it should: the offered one with whose name
         it begins, or else the only one that takes these arguments. Raise NotAsWritten."""
         word = call_id.removeprefix(_FUNCTIONS[:-1]).lstrip("._").rstrip(digits).rstrip("._:-")
@@ -431,8 +429,11 @@ class CallReader:
             return word
         begun = self._stream.position
         yield from self._stream.space()
-        arguments = read_value((yield from nested_value(self._stream, QUOTES)))
+        text = yield from nested_value(self._stream, QUOTES)
         self._stream.rewind(begun)
+        if len(text) > LONG_TEXT:
+            yield HEAVY
+        arguments = read_value(text)
         fits = self._calls.offered.taking(arguments) if isinstance(arguments, dict) else []
         if len(fits) != 1:
             raise NotAsWritten("it names no tool")
