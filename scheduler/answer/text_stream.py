@@ -152,9 +152,9 @@ class TextStream:
         for literal in literals:
             if literal and (yield from self.optional(literal)):
                 return literal
-        raise (TextEnded if (yield from self.ended()) else NotAsWritten)(
-            f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}"
-        )
+        rest = self._text[self._at :]
+        is_half = any(one.startswith(rest) for one in literals)
+        raise (TextEnded if is_half else NotAsWritten)(f"{rest[:40]!r} instead of {' or '.join(literals)}")
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
         """Read and return the text that is certainly before the first of `marks`, and that mark, unread (""

@@ -284,6 +284,8 @@ class CallReader:
             if self._within and not first and bare is not None and not bare.call_start:
                 begun = stream.position
                 is_call = yield from self._names_offered()
+                if not is_call and self.cut and (yield from stream.ended()):
+                    return None
                 stream.rewind(begun)
                 if is_call:
                     return bare
@@ -396,6 +398,8 @@ class CallReader:
         others = (*self._closers, *self._openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
         text, mark = yield from self._ending(ends)
+        if not mark and self.cut:
+            raise TextEnded("it ends in its name")
         call_id: str | None = None
         if mark and mark == form.id_mark:
             call_id, mark = yield from self._stream.name([last, *soft])
@@ -414,7 +418,7 @@ class CallReader:
                 call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
         name = self._checked(text)
         is_known = name in self._calls.offered
-        may_lack = is_known and isinstance(form.arguments, JsonObject) and not self.cut
+        may_lack = is_known and isinstance(form.arguments, JsonObject)
         if last and (not mark or mark in others) and not may_lack:
             raise (NotAsWritten if mark else TextEnded)("its arguments are missing")
         if not last and mark != soft[0] and not is_known:
@@ -469,6 +473,8 @@ class CallReader:
             end = begun + found
             stream.rewind(end)
         elif self.cut and isinstance(fault, TextEnded):
+            # Half a call, and half a mark behind it.
+            stream.read(len(ahead))
             return False
         else:
             end = yield from self._skip(closed=isinstance(fault, _Empty))

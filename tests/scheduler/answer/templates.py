@@ -109,11 +109,13 @@ class Template:
         both = joined if message["tool_calls"] else {"thinking": parts[0]}
         return _compiled(self.kept).render(m={**message, **both})
 
-    def render(self, calls: Sequence[Call]) -> str:
-        """Return calls alone."""
+    def render(self, calls: Sequence[Call], **beside: str) -> str:
+        """Return calls, `beside` these what else is in the message."""
         functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
-        made = [{"id": f"functions.{each['name']}:0", "function": each} for each in functions]
-        return self.written({"tool_calls": made})
+        made = [
+            {"id": f"functions.{each['name']}:{at}", "function": each} for at, each in enumerate(functions)
+        ]
+        return self.written({**beside, "tool_calls": made})
 
     @property
     def marks(self) -> str:
