@@ -89,8 +89,7 @@ class ModelMetrics:
         )
         self.malformed_calls = declare.open_counter(
             "penstock_malformed_tool_calls",
-            "Tool calls that cannot be read, by the model's notation, and by what is wrong: marks without a"
-            " call, its arguments, or no end.",
+            "Tool calls that cannot be read, by notation, and by what is wrong.",
             *("notation", "kind"),
         )
         self.prompt_tokens = declare.counter(
