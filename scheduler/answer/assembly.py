@@ -238,20 +238,26 @@ class Assembly:
         """Read a message with its header."""
         self._enter(SectionKind.HIDDEN)
         stream, header, block = self._stream, Header(), self._block
-        mark = ""
+        begun, mark = stream.position, ""
+        stream.keep()
         while not mark:
             text, mark = stream.before((MESSAGE, *ENDS))
             header.text += text
-            if not mark and (stream.closed or header.is_none):
+            if header.is_text:
+                stream.rewind(begun)
+                header.text = mark = ""
+                break
+            if not mark and (stream.closed or header.is_long):
                 break
             if not mark:
                 yield None
+        stream.release()
         recipient = None if block is None or mark != MESSAGE else header.recipient(self._calls.offered)
         if recipient is None:
             self._section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
         if mark == MESSAGE:
             stream.read(len(mark))
-        elif not self._cut or header.is_none:
+        elif not self._cut or header.is_long:
             yield from self._say(header.message)
         if block is not None and recipient is not None:
             yield from self._addressed(block, recipient)

@@ -53,11 +53,15 @@ class Header:
         return any(name in _THOUGHTS for name in named)
 
     @property
-    def is_none(self) -> bool:
+    def is_text(self) -> bool:
         """Return whether it is certainly no header but the answer itself."""
         text = self.text.lstrip()
-        begins = any(one.startswith(text[: len(one)]) for one in _BEGINNINGS)
-        return not begins or len(self.text) > _LONGEST_HEADER
+        return not any(one.startswith(text[: len(one)]) for one in _BEGINNINGS)
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether its mark is certainly missing."""
+        return len(self.text) > _LONGEST_HEADER
 
     @property
     def message(self) -> str:

@@ -447,6 +447,7 @@ def _in_json() -> Iterator[Case]:
 
 def _others() -> Iterator[Case]:
     yield _case("gpt-oss", "It is 4 degrees.", text="It is 4 degrees.")
+    yield _case("gpt-oss", "Use <|message|> so.<|end|>", text="Use <|message|> so.")
     yield _case("gpt-oss", "<|channel|>analysis only thoughts", thoughts="only thoughts")
     yield _case("gpt-oss", f"<|channel|>analysis<|message|>One.{_MESSAGE}analysis<|message|>Two.{_MESSAGE}final<|message|>Ok.",
                 text="Ok.", thoughts="One.\nTwo.")  # fmt: skip
