@@ -161,15 +161,14 @@ class TextStream:
         if it is not there yet). If several begin at the same place, the longest counts."""
         if not marks:
             return self.read(len(self._text) - self._at), ""
-        if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
-            rest = self._text[found.start() : found.start() + max(map(len, marks))]
-            # At the end of the text it may be the beginning of a longer one.
-            is_half = not self.closed and any(len(one) > len(rest) and one.startswith(rest) for one in marks)
-            return self.read(found.start() - self._at), "" if is_half else found[0]
         keep = 0
         if not self.closed:
             longest = max(map(len, marks))
             keep = possible_beginning(self._text[max(self._at, len(self._text) - longest) :], marks)
+        found = _pattern(tuple(marks)).search(self._text, self._at)
+        # What begins before it may be a longer one.
+        if found is not None and (not keep or found.start() < len(self._text) - keep):
+            return self.read(found.start() - self._at), found[0]
         return self.read(len(self._text) - keep - self._at), ""
 
     def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:

@@ -244,6 +244,7 @@ def _tagged() -> Iterator[Case]:
         f"{_N}</tool_call>",
         ("get_weather", {"city": "Oslo", "units": ["C", "F"]}), NOW, text="Ok.", thoughts="a",
     )  # fmt: skip
+    yield _case("MiniMax M3", f"{_N}{_N}<invoke name=now{_N}</invoke>\n", text=f"{_N}\n", malformed=1)
     for inside, calls in (
         (f"{_N}<city>{_N}</city>{_N}<units>{_N}</units>", (("get_weather", {"city": "", "units": []}),)),
         (f"{_N}<units>{_N}<item>C{_N}</item> lost{_N}</units>", ()),
