@@ -321,9 +321,9 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
         return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
     def rendered(prompt: ChatPrompt) -> str:
-        if (effort := prompt.reasoning.effort) in reading.efforts:
-            effort = reading.efforts[effort]
-            prompt = replace(prompt, reasoning=replace(prompt.reasoning, effort=effort))
+        effort = prompt.reasoning.effort
+        if effort is not None and effort in reading.efforts:
+            prompt = replace(prompt, reasoning=replace(prompt.reasoning, effort=reading.efforts[effort]))
         messages = prompt.messages
         if any(shape.is_of(prompt) for shape in reading.folded):
             messages = without_system(alternating(messages))

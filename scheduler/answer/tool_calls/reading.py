@@ -52,6 +52,8 @@ _MOST_RESTARTS = 16
 _MOST_MARKS = 4
 """Bound on marks before a call."""
 _LONGEST_HEAD = 256
+_MOST_NAMED = 64
+"""Bound on tools whose names are marks: each piece of text is searched for them."""
 _NAME = re.compile(r"[^\s<>{}()\"']+")
 _FUNCTIONS = "functions."
 _CLIENTS_IDS = ("call_", "toolu_")
@@ -84,7 +86,14 @@ class CallReader:
                 *form.strays,
             )
         )
-        self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes))
+        behind = {form.head.removeprefix(TOOL).strip() for form in self._forms if form.head.startswith(TOOL)}
+        names = tuple(calls.offered)
+        names = names if len(names) <= _MOST_NAMED else ()
+        self._named_heads = _longest_first(
+            name + mark for mark in behind if any(map(str.isalpha, mark)) for name in names
+        )
+        """Heads whose name comes first: of each offered tool, whose outer mark may be missing."""
+        self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes), *self._named_heads)
         self._call: WrittenCall | None = None
         """The call that is not over."""
         self._head_at = 0
@@ -116,8 +125,8 @@ class CallReader:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Return what begins a call where an offered name stands behind it."""
-        return tuple(form.prefix for form in self._prefixes)
+        """Return what begins a call where an offered name stands behind it, or in it."""
+        return (*(form.prefix for form in self._prefixes), *self._named_heads)
 
     def read(self, space: str, *, alone: bool = True) -> Reading[None]:
         """Read a block whose first mark is next, to its end. `space`: the white space before it. `alone`:
@@ -170,6 +179,8 @@ class CallReader:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered
         tool."""
         opened = False
+        if (yield from self._literal(self._named_heads)):
+            return True
         for _ in range(_MOST_MARKS):
             yield from self._stream.space()
             if not (yield from self._literal(self._openers)):
@@ -276,13 +287,14 @@ class CallReader:
             for form in self._prefixes:
                 if (yield from stream.optional(form.prefix)):
                     return form
-            bare = self._bare(opened)
-            if (opened or self._listed) and bare is not None:
+            bare, begun = self._bare(opened), stream.position
+            is_named = (yield from self._literal(self._named_heads)) != ""
+            stream.rewind(begun)
+            if (opened or self._listed or is_named) and bare is not None:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return bare
             if self._within and not first and bare is not None and not bare.call_start:
-                begun = stream.position
                 is_call = yield from self._names_offered()
                 if not is_call and self.cut and (yield from stream.ended()):
                     return None

@@ -375,6 +375,12 @@ def _in_json() -> Iterator[Case]:
                 _written("a", "[TOOL_CALLS]now"))  # fmt: skip
     for raw in ("now", "now[ARGS]", "now[TOOL_CALLS]now{}"):
         yield _case("Mistral, Devstral", f"Ok.[TOOL_CALLS]{raw}", *[NOW] * raw.count("now"), text="Ok.")
+    for raw in (
+        'get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]now[ARGS]{}',
+        'get_weather[ARGS]{"city": "Oslo"}now[ARGS]{}',
+    ):
+        yield _case("Mistral, Devstral", f"I get weather. {raw}", OSLO, NOW, text="I get weather.")
+    yield _case("Mistral, Devstral", "Write now [ARGS] so.", text="Write now [ARGS] so.")
     yield _case("Mistral, Devstral", "[TOOL_CALLS]nothing", malformed=1)
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_LIST}\nMore.", OSLO, NOW, text="More.")
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_JSON}", OSLO)

@@ -44,7 +44,7 @@ def test_the_client_gets_what_the_model_means(case: Case) -> None:
     assert message == read(case, list(range(len(case.raw.encode()))))
 
 
-_WORDS = (*"now a { } [ ] ( ) \" ' , : < > </ `".split(), " ", "\n", "get_weather ")
+_WORDS = (*"a {}[]()\"',:<>`\n", "now", "</", "get_weather ")
 
 
 @settings(max_examples=examples(200), deadline=None)
