@@ -36,6 +36,15 @@ def is_gone(pid: int) -> bool:
     return not state or state.startswith("Z")
 
 
+def of_process(pid: int) -> dict[str, float]:
+    """Return the process's resident bytes, open files and threads. Raise OSError if it is gone."""
+    return {
+        "resident bytes": resident_bytes(pid),
+        "open files": open_files(pid),
+        "threads": threads(pid),
+    }
+
+
 def resident_bytes(pid: int) -> int:
     """Return the resident set; on macOS the footprint, for Metal's buffers are in no resident set. Raise
     OSError if the process is gone."""

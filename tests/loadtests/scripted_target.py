@@ -24,8 +24,6 @@ class Script:
     cut_after: int | None = None
     """After this number of deltas the connection ends without an end mark."""
     error_after: int | None = None
-    says: str | None = None
-    """Sent in one delta, instead of one for each word."""
     cached_tokens: int = 0
     prompt_tokens: int = 100
 
@@ -66,8 +64,6 @@ class ScriptedTarget:
         await _event(send, b": queued\n\n")
         await _event(send, _chunk({"role": "assistant", "content": ""}))
         deltas = script.deltas if script.deltas is not None else body["max_tokens"]
-        if script.says is not None:
-            deltas = 1
         for number in range(deltas):
             await trio.sleep(script.gap_seconds if number else script.first_seconds)
             if number == script.cut_after:
@@ -76,7 +72,7 @@ class ScriptedTarget:
                 await _event(send, b'data: {"error":{"message":"the script breaks it"}}\n\ndata: [DONE]\n\n')
                 await send({"type": "http.response.body", "body": b""})
                 return
-            await _event(send, _chunk({"content": script.says or f"word{number} "}))
+            await _event(send, _chunk({"content": f"word{number} "}))
         usage = {
             "prompt_tokens": script.prompt_tokens,
             "completion_tokens": deltas,

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from scheduler.shared.messages import Begun
 
 POISON_TOKENS = 997
-LIVE_VARIABLE = "CHAOS_LIVE_FILE"
-"""Names the file that gets the bytes of MLX's live buffers, once a second."""
 ORDER_VARIABLE = "CHAOS_ORDER_FILE"
 FLOOR_VARIABLE = "CHAOS_FLOOR_SECONDS"
 BEGUN = ".begun"
@@ -54,13 +52,7 @@ def install() -> None:
         signal.signal(number, wish)
     whole_step, whole_receive = EngineLoop._step, EngineLoop._receive
 
-    written_at = 0.0
-
     def step(self: EngineLoop, todo: StepPlan) -> StepResult:
-        nonlocal written_at
-        if time.monotonic() > written_at + 1 and LIVE_VARIABLE in os.environ:
-            written_at = time.monotonic()
-            _write_live_bytes(os.environ[LIVE_VARIABLE])
         if wanted and not self.idle:
             match wanted.pop():
                 case signal.SIGUSR1:
@@ -103,15 +95,6 @@ def obey(order: Path, begun: Begun) -> None:
             while time.monotonic() < until:
                 hashlib.sha256(_BLOCK)  # It releases the GIL, as a kernel does.
     under_way.unlink()
-
-
-def _write_live_bytes(path: str) -> None:
-    if "mlx.core" not in sys.modules:
-        return  # A scripted engine: the import would take seconds.
-    import mlx.core as mx
-
-    with open(path, "w") as file:
-        file.write(str(mx.get_active_memory()))
 
 
 def _fail_an_evaluation() -> None:

@@ -1,4 +1,4 @@
-"""Parts of a step: nested, on clocks of the test."""
+"""Parts of a step: nested, on clocks of the test; and which steps count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from threading import Thread
 
 import pytest
 
-from loadtests.step.parts import REST, Parts
+from loadtests.step.commands import counts, steady, times
+from loadtests.step.steps import REST, Parts, Run, Step
 
 
 class _Clock:
@@ -76,3 +77,16 @@ def test_another_thread_is_of_no_part() -> None:
     other.start()
     other.join()
     assert parts.end_step() == {REST: (4.0, 2.0)}
+
+
+def _steps(*rows: int, **counts: int) -> Run:
+    return Run([Step(one, {"plan": (0.001 * at, 0.001)}, counts) for at, one in enumerate(rows)])
+
+
+def test_only_steps_of_all_rows_count_and_not_the_first_ones() -> None:
+    timed = _steps(0, 2, 2, 2, 2, 1, 2, 2, 2, calls=7)
+    assert len(steady(timed, rows=2)) == 3
+    assert times(timed, rows=2)["plan"][0] == times(timed, rows=2)["whole step"][0] == pytest.approx(7.0)
+    assert counts(timed, rows=2) == {"calls": 7}
+    with pytest.raises(ValueError, match="no step gave all 3 rows"):
+        times(timed, rows=3)
