@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import floor
-from statistics import mean
 from typing import Literal, TypeAlias
 
 from loadtests.record import Outcome, RequestRecord, RunRecord
@@ -30,17 +29,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     least, most = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
     # One formula for the whole segment, and clamped, so that rounding never puts p95 below p50.
     return min(most, least + (most - least) * (place - below))
-
-
-def jain(shares: Sequence[float]) -> float | None:
-    """Return Jain's index (Σx)² / (n·Σx²): 1 if all are equal, 1/n if one has everything, None if all are
-    zero, or there is one."""
-    most = max(shares, default=0.0)
-    if most <= 0 or len(shares) < 2:
-        return None
-    scaled = [share / most for share in shares]  # squares of very small or large shares stay finite
-    index = sum(scaled) ** 2 / (len(scaled) * sum(share * share for share in scaled))
-    return min(1.0, max(1 / len(scaled), index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +149,6 @@ def _cached(request: RequestRecord) -> float:
     return min(max(request.cached_tokens or 0, 0), request.prompt_tokens or 0)
 
 
-def _fairness(view: Window) -> float | None:
-    tenants: defaultdict[str, list[float]] = defaultdict(list)
-    for request in view.sent:
-        if (seconds := ttft(request)) is not None:
-            tenants[request.tenant].append(seconds)
-    return jain([mean(seconds) for seconds in tenants.values()])
-
-
 def _count(view: Window, *outcomes: Outcome) -> int:
     return sum(request.outcome in outcomes for request in view.sent)
 
@@ -226,7 +206,7 @@ FAMILIES: Mapping[str, Family] = {
         ],
     ),
 }
-SINGLES: Mapping[str, Figure] = {
+SINGLES: dict[str, Figure] = {
     "output_tokens_per_second": Figure(
         "Output tokens/s",
         "tokens/s",
@@ -272,13 +252,6 @@ SINGLES: Mapping[str, Figure] = {
         "less",
         "the longest silence inside one counted stream: between two deltas, or up to its break",
         lambda view: max((one for r in view.sent for one in _silences(r)), default=None),
-    ),
-    "jain_ttft": Figure(
-        "Jain index, TTFT",
-        "index",
-        "more",
-        "(Σx)² / (n·Σx²) over tenants, x: the mean TTFT of its counted requests; 1 is even",
-        _fairness,
     ),
     "sent": Figure("Requests sent", "requests", "none", "counted requests", lambda view: len(view.sent)),
     "ok": Figure(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadtests.figures import FIGURES, QUANTILES, jain, measure, percentile, written, written_range
+from loadtests.figures import FIGURES, QUANTILES, measure, written, written_range
 from loadtests.record import Outcome, RequestRecord, RunRecord
 from tests.examples import examples
 from tests.loadtests.recorded import request, run
@@ -21,37 +21,53 @@ def expect(record: RunRecord, **expected: float | None) -> None:
         assert found[name] == (value if value is None else pytest.approx(value)), name
 
 
-def test_latencies_of_one_request() -> None:
-    """Sent at 1.0; deltas at 1.5, 1.6, 1.9; ended at 2.0; three tokens."""
-    expect(
-        run(request(0, 1.0, 1.5, 1.6, 1.9, ended_at=2.0)),
-        **{"ttft_p50": 0.5, "ttft_max": 0.5, "itl_p50": 0.2, "itl_max": 0.3, "tpot_p50": 0.2},
-        **{"e2e_p50": 1.0, "session_p50": 1.0, "max_stall": 0.3},
-    )
+MANY, FEW = request(0, 0.0, *(0.5 + 0.1 * token for token in range(10))), request(1, 0.0, 0.5, 1.4)
+STALLED = request(0, 0.0, 0.5, 0.6, ended_at=5.6, outcome=Outcome.TIMED_OUT)
 
 
-def test_percentiles_are_over_all_samples_and_not_over_averages() -> None:
-    """Gaps 0.1 (nine of them, one request) and 0.9 (one, another): the median is 0.1, not a mean of means."""
-    many = request(0, 0.0, *(0.5 + 0.1 * token for token in range(10)))
-    few = request(1, 0.0, 0.5, 1.4)
-    expect(run(many, few), itl_p50=0.1, itl_max=0.9)
-    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
-
-
-def test_one_token_and_one_delta_have_no_pace() -> None:
-    """TPOT divides by tokens − 1, and excludes tokens that arrived all at once."""
-    expect(run(request(0, 0.0, 0.5), request(1, 0.0, 0.5, output_tokens=8)), tpot_p50=None, itl_p50=None)
-
-
-def test_tpot_uses_the_servers_count_of_tokens() -> None:
-    """Two deltas of five tokens, 0.8 s apart: 0.2 s a token, though the gap is 0.8 s."""
-    expect(run(request(0, 0.0, 0.5, 1.3, output_tokens=5)), tpot_p50=0.2, itl_p50=0.8)
-
-
-def test_a_broken_stream_counts_for_ttft_and_stall_but_not_for_e2e() -> None:
-    """Its first token counts, and its silence until the end."""
-    stalled = request(0, 0.0, 0.5, 0.6, ended_at=5.6, outcome=Outcome.TIMED_OUT)
-    expect(run(stalled), ttft_p50=0.5, itl_max=0.1, max_stall=5.0, e2e_p50=None, tpot_p50=None, failed=1)
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(
+            [request(0, 1.0, 1.5, 1.6, 1.9, ended_at=2.0)],
+            {
+                "ttft_p50": 0.5,
+                "itl_p50": 0.2,
+                "itl_max": 0.3,
+                "tpot_p50": 0.2,
+                "e2e_p50": 1.0,
+                "max_stall": 0.3,
+            },
+            id="three tokens",
+        ),
+        pytest.param([MANY, FEW], {"itl_p50": 0.1, "itl_max": 0.9}, id="over all samples, no mean of means"),
+        pytest.param(
+            [request(0, 0.0, 0.5), request(1, 0.0, 0.5, output_tokens=8)],
+            {"tpot_p50": None, "itl_p50": None},
+            id="one token and one delta have no pace",
+        ),
+        pytest.param(
+            [request(0, 0.0, 0.5, 1.3, output_tokens=5)],
+            {"tpot_p50": 0.2, "itl_p50": 0.8},
+            id="TPOT uses the server's count of tokens",
+        ),
+        pytest.param(
+            [request(0, 0.0, 0.5, 1.0, output_tokens=None)],
+            {"output_tokens_per_second": 0.2},
+            id="deltas stand in where the server does not count",
+        ),
+        pytest.param(
+            [STALLED],
+            {"ttft_p50": 0.5, "max_stall": 5.0, "e2e_p50": None, "tpot_p50": None, "failed": 1},
+            id="a broken stream counts for TTFT and stall alone",
+        ),
+        pytest.param([], {"sent": 0, "slo_attainment": None, "ttft_p50": None}, id="nothing was sent"),
+    ],
+)
+def test_figures_are_those_computed_by_hand(
+    asked: list[RequestRecord], expected: dict[str, float | None]
+) -> None:
+    expect(run(*asked), **expected)
 
 
 def test_only_requests_of_the_window_count() -> None:
@@ -76,10 +92,7 @@ def test_a_session_lasts_from_its_first_send_to_its_last_end() -> None:
         request(2, 3.0, 4.0, session="a", turn=2, session_turns=2),
     )
     expect(run(*turns), session_p50=3.5)
-
-
-def test_a_session_that_was_stopped_or_failed_is_not_complete() -> None:
-    """A truncated session would look fast."""
+    # A session that was stopped or failed would look fast.
     stopped = request(0, 1.0, 2.0, session="a", turn=1, session_turns=5)
     failed = request(1, 1.0, 2.0, session="b", outcome=Outcome.CUT)
     expect(run(stopped, failed), session_p50=None)
@@ -96,11 +109,6 @@ def test_tokens_count_where_they_arrived() -> None:
         steady_until=5.0,
     )
     expect(record, output_tokens_per_second=(2 + 6 + 1) / 4, requests_per_second=2 / 4)
-
-
-def test_deltas_stand_in_for_tokens_where_the_server_does_not_count() -> None:
-    """A peer without usage, or a stream that was cut before it."""
-    expect(run(request(0, 0.0, 0.5, 1.0, output_tokens=None), ended_at=2.0), output_tokens_per_second=1.0)
 
 
 def test_good_is_within_both_bounds() -> None:
@@ -120,20 +128,6 @@ def test_the_cached_share_is_of_requests_that_report_both() -> None:
         request(2, 0.0, 1.0, prompt_tokens=100),
     )
     expect(run(*asked), cached_share=0.75, cached_share_most=0.9)
-
-
-def test_fair_is_even_between_tenants() -> None:
-    """One waits three times as long; a tenant alone has no index."""
-    shares = [request(0, 0.0, 3.0, tenant="a"), request(1, 0.0, 1.0, tenant="b")]
-    expect(run(*shares), jain_ttft=(3 + 1) ** 2 / (2 * (9 + 1)))
-    expect(run(shares[0]), jain_ttft=None)
-    assert jain([1e300, 1e300]) == 1.0
-
-
-def test_an_empty_run_divides_by_nothing() -> None:
-    found = {name: value for name, value in measure(run()).values.items() if value is not None}
-    assert set(found.values()) == {0}
-    expect(run(ended_at=0.0, steady_until=0.0), output_tokens_per_second=None, slo_attainment=None)
 
 
 @st.composite
@@ -183,21 +177,16 @@ def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
     assert (found["slo_attainment"] or 0) <= (loose["slo_attainment"] or 0)
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "s", "–"),
-        (0.0123, "s", "12.3 ms"),
-        (0.0, "s", "0.00 ms"),
-        (0.9999, "s", "1.00 s"),
-        (0.955, "share", "95.5 %"),
-        (12345.6, "tokens/s", "12\u202f346"),
-        (3, "requests", "3"),
-        (0.8, "index", "0.800"),
-        (2.346, "ratio", "2.35×"),
-    ],
-)
-def test_values_are_written_for_a_reader(value: float | None, unit: str, text: str) -> None:
+def test_values_are_written_for_a_reader() -> None:
     """Three digits, their unit, and a dash for None; a range has one unit, the median's."""
-    assert written(value, unit) == text
+    values = (
+        (None, "s"),
+        (0.0123, "s"),
+        (0.9999, "s"),
+        (0.955, "share"),
+        (12345.6, "tokens/s"),
+        (2.346, "ratio"),
+    )
+    said = ["–", "12.3 ms", "1.00 s", "95.5 %", "12\u202f346", "2.35×"]
+    assert [written(value, unit) for value, unit in values] == said
     assert written_range(0.905, 0.87, 1.146, "s") == "905 (870–1\u202f146) ms"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -49,18 +48,7 @@ def test_a_child_is_found_until_it_has_ended(sleeper: subprocess.Popen[str]) -> 
 
 
 def test_what_a_process_holds(sleeper: subprocess.Popen[str]) -> None:
-    assert 1 << 20 < processes.resident_bytes(sleeper.pid) < 1 << 30
-    assert processes.threads(sleeper.pid) == 1
-    assert processes.open_files(sleeper.pid) >= 20
-
-
-def test_threads_are_counted() -> None:
-    done = threading.Event()
-    before = processes.threads(os.getpid())
-    threading.Thread(target=done.wait, daemon=True).start()
-    assert processes.threads(os.getpid()) == before + 1
-    done.set()
-
-
-def test_without_proc_descriptors_are_counted_by_lsof(sleeper: subprocess.Popen[str]) -> None:
-    assert processes.open_files_by_lsof(sleeper.pid) == processes.open_files(sleeper.pid)
+    held = processes.of_process(sleeper.pid)
+    assert 1 << 20 < held["resident bytes"] < 1 << 30
+    assert held["threads"] == 1
+    assert held["open files"] == processes.open_files_by_lsof(sleeper.pid) >= 20

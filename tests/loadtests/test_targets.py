@@ -25,13 +25,6 @@ def running(text: str, **environment: str) -> Target:
     return found
 
 
-def test_an_address_is_a_server_of_unknown_kind() -> None:
-    """It gets the fields of OpenAI's reference, and is asked for its model's name."""
-    found = running("theirs=http://host:1/v1/")
-    assert (found.name, found.url, found.model) == ("theirs", "http://host:1", "")
-    assert (found.knows, found.metrics_url) == (OPENAI, None)
-
-
 def test_a_preset_without_an_address_is_to_be_launched() -> None:
     """With arguments of its own, if given; our own also as of another commit."""
     found = parse("b=preset:rapid-mlx,args=--timeout 5 --x 'a b'", {})
@@ -44,8 +37,8 @@ def test_a_preset_without_an_address_is_to_be_launched() -> None:
 
 def test_options_of_a_running_server() -> None:
     """The key comes from the environment, and is not shown."""
-    found = running("a=https://h,model=m/x,key_env=KEY", KEY="secret")
-    assert (found.model, found.api_key) == ("m/x", "secret")
+    found = running("a=https://h/v1/,model=m/x,key_env=KEY", KEY="secret")
+    assert (found.url, found.model, found.api_key, found.knows) == ("https://h", "m/x", "secret", OPENAI)
     assert "secret" not in repr(found)
     assert running("a=http://h,knows=all").knows == EVERYTHING
 
@@ -56,7 +49,6 @@ def test_options_of_a_running_server() -> None:
         ("http://h", "write NAME=URL"),
         ("a=host:80", "not an http:// or https:// address"),
         ("a=preset:vllm", "no preset 'vllm', only penstock"),
-        ("a=http://h,program=x", "no option program here; there are model"),
         ("a=preset:penstock,model=x", "no option model here; there are args, commit"),
         ("a=preset:rapid-mlx,commit=x", "no option commit here; there are args"),
         ("a=preset:penstock,args='x", "args: No closing quotation"),
@@ -75,15 +67,8 @@ def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
 def test_a_body_has_what_the_target_knows_and_no_more() -> None:
     """Nor what it would ignore."""
     wish = ask(temperature=0.5, top_k=3, seed=1)
-    knowing = target(frozenset({"temperature", "seed"}))
-    assert build_body(wish, knowing) == {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hello"}],
-        "max_tokens": 7,
-        "stream": True,
-        "temperature": 0.5,
-        "seed": 1,
-    }
+    body = build_body(wish, target(frozenset({"temperature", "seed"})))
+    assert body.keys() == {"model", "messages", "max_tokens", "stream", "temperature", "seed"}
     assert build_body(wish, target(EVERYTHING))["stream_options"] == {"include_usage": True}
 
 
@@ -93,7 +78,5 @@ def test_an_exact_length_is_asked_for_as_well_as_the_target_can() -> None:
     assert build_body(ask(), knows)["ignore_eos"] is True
     assert "logit_bias" not in build_body(ask(), knows)
     assert build_body(ask(), bias)["logit_bias"] == {"5": -100.0, "6": -100.0}
-    assert "logit_bias" not in build_body(ask(), target(OPENAI))
-    assert "logit_bias" not in build_body(ask(), target(frozenset(), (5,)))
     assert "logit_bias" not in build_body(ask(exact=False), bias)
     assert "ignore_eos" not in build_body(ask(exact=False), knows)

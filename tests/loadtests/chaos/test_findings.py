@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ from loadtests.chaos.questions import poison, questions
 from loadtests.chaos.run import Plan
 from loadtests.chaos.saboteur import sitecustomize as saboteur
 from loadtests.chaos.saboteur.sitecustomize import POISON_TOKENS
-from loadtests.chaos.slow_steps import SLOW_SECONDS, Guest, SlowStep, guests, slow_steps
+from loadtests.chaos.slow_steps import Guest, SlowStep, guests, slow_steps
 from loadtests.chaos.strikes import Strike
 from loadtests.client import Answer
 from loadtests.record import Outcome
@@ -67,12 +66,8 @@ def test_equal_answers_are_no_finding() -> None:
 def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -> None:
     """Each with its own message."""
     assert words in "; ".join(found(**changed).complaints())
-
-
-def test_a_question_that_was_never_answered_is_lost() -> None:
-    """Not only one that was cut off."""
     disturbed = {number: answer for number, answer in UNDISTURBED.items() if number != GREEDY}
-    assert compare(ASKED, UNDISTURBED, {}, disturbed).lost == [GREEDY]
+    assert compare(ASKED, UNDISTURBED, {}, disturbed).lost == [GREEDY], "never answered"
 
 
 def test_a_sampled_answer_may_part_and_many_may_not() -> None:
@@ -171,17 +166,12 @@ def test_all_kinds_of_slow_steps_come_before_one_comes_again() -> None:
 def test_the_engine_obeys_at_the_step_that_is_meant(
     begun: Begun, obeyed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, for every kind of step. Meanwhile the order's file has another name."""
+    """Once. Meanwhile the order's file has another name."""
     seen: list[str] = []
     monkeypatch.setattr(time, "sleep", lambda seconds: seen.extend(one.name for one in tmp_path.iterdir()))
-    monkeypatch.setattr(os, "kill", lambda pid, number: None)
     path = tmp_path / "order"
     path.write_text("waits 0 512 prefill")
     saboteur.obey(path, begun)
     saboteur.obey(path, begun)
     assert seen == (["order.begun"] if obeyed else [])
     assert path.exists() is not obeyed
-    for step in slow_steps(KINDS, seed=0):
-        path.write_text(step.order.replace(str(SLOW_SECONDS), "0"))
-        saboteur.obey(path, Begun(step.work, (1,), 600, 600))
-        assert list(tmp_path.iterdir()) == []

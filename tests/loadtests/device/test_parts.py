@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
-import pytest
-
-from loadtests.device import operations
 from loadtests.device.__main__ import PARTS
 from loadtests.device.finding import Finding
 from loadtests.device.parts import SECONDS, Measurement
-from loadtests.device.zoo import findings as zoo
 
 _CHILD = """
 import os, signal, sys, time
@@ -64,11 +59,6 @@ def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(
     assert "# Penstock on M9" in (tmp_path / "device.md").read_text()
 
 
-def test_a_process_that_never_begins_a_part_costs_that_part_only(tmp_path: Path) -> None:
-    made = _measurement(tmp_path, {"one": 30.0, "two": 30.0}, child="raise SystemExit(1)").run()
-    assert [section.findings[0].detail for section in made.sections] == ["the process ended with 1"] * 2
-
-
 def test_when_the_time_is_over_the_rest_is_named(tmp_path: Path) -> None:
     made = _measurement(tmp_path, {"hangs": 30.0, "one": 30.0}, seconds=3.0).run()
     assert [section.title for section in made.sections] == ["HANGS", "One"]
@@ -82,21 +72,3 @@ def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
         file.write('{"begin": "two", "title": "TWO", "expected"')
     made = _measurement(tmp_path, {"one": 30.0, "last": 30.0}).run(go_on=True)
     assert [section.title for section in made.sections] == ["ONE", "LAST"]
-
-
-def test_the_zoo_is_run_by_the_checkouts_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = {"scenes": {"joins": "right", "warm": "wrong tokens: token 3"}, "largest": 0.5, "fallbacks": []}
-    (tmp_path / "a_zoo.py").write_text(f"print({json.dumps(json.dumps(verdict))})\n")
-    monkeypatch.setattr("loadtests.device.zoo.PROGRAM", "a_zoo")
-    assert [one.detail for one in zoo(["qwen3"], 60)] == ["left out: there is no checkout in this folder"]
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (found,) = zoo(["qwen3"], 60)
-    assert (found.judgement, found.detail) == ("wrong", "warm: wrong tokens: token 3")
-
-
-def test_operations_that_the_time_does_not_reach_are_left_out_by_name() -> None:
-    driver, rest = operations.findings(quick=True, seconds=0.0)
-    assert driver.name == "driver"
-    assert (rest.judgement, rest.detail.split(", ")[0]) == ("measured", "product")
-    assert "gathered product, float32" in rest.detail
