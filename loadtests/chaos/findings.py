@@ -23,8 +23,6 @@ class Findings:
 
     asked: int
     greedy: int
-    tokens: int
-    """Tokens of all undisturbed answers."""
     lost: list[int]
     """Requests that got neither their end nor an error."""
     failed: dict[int, str]
@@ -91,7 +89,6 @@ class Findings:
         sampled = self.asked - self.greedy
         facts: dict[str, object] = {
             "asked": f"{self.asked}: {self.greedy} greedy, {sampled} sampled",
-            "tokens of the undisturbed run": self.tokens,
             "lost, failed": f"{len(self.lost)}, {len(self.failed)}",
             "greedy answers that differ": len(self.greedy_parted),
             "sampled answers that differ": f"{len(self.sampled_parted)} of {sampled}",
@@ -128,7 +125,6 @@ def compare(
     return Findings(
         asked=len(plain),
         greedy=sum(question.greedy for question in plain),
-        tokens=sum(answer.output_tokens or 0 for answer in undisturbed.values()),
         lost=[one.number for one in plain if _is_lost(got[one.number], bool(one.body["stream"]))],
         failed={n: answer.detail for n, answer in got.items() if not answer.whole and answer.detail},
         disordered={number: answer.disorder for number, answer in got.items() if answer.disorder},

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from api.cli.process_table import tree
 from loadtests.device.finding import DeviceReport, Finding, Section
+from loadtests.processes import tree
 
 SECONDS: Mapping[str, float] = {
     "operations": 75,

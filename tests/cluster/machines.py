@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api.cli.process_table import processes
+from loadtests.processes import processes
 from tests.end_to_end.serving import Served, eventually
 
 

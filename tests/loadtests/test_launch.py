@@ -15,9 +15,9 @@ import httpx
 import pytest
 import trio
 
-from api.cli.process_table import processes
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, server, servers
+from loadtests.processes import processes
 from loadtests.targets import PRESETS, Launch, Preset, Target
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.cli import process_table
 from loadtests import processes
 from tests.end_to_end.serving import eventually
 
@@ -33,7 +32,7 @@ def sleeper() -> Iterator[subprocess.Popen[str]]:
 def test_a_child_is_found_until_it_has_ended(sleeper: subprocess.Popen[str]) -> None:
     assert sleeper.pid in processes.children(os.getpid())
     assert not processes.is_gone(sleeper.pid)
-    (found,) = (one for one in process_table.processes() if one.pid == sleeper.pid)
+    (found,) = (one for one in processes.processes() if one.pid == sleeper.pid)
     assert (found.parent, found.group) == (os.getpid(), os.getpgid(0))
     assert "time.sleep(600)" in found.command
     sleeper.kill()
