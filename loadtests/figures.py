@@ -282,7 +282,7 @@ def _quantile(family: Family, share: float) -> Callable[[Window], float | None]:
     return value
 
 
-FIGURES: Mapping[str, Figure] = {
+FIGURES: dict[str, Figure] = {
     f"{name}_{quantile}": Figure(
         f"{family.label} {quantile}", "s", "less", family.formula, _quantile(family, share)
     )
