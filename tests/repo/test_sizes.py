@@ -32,7 +32,7 @@ BUDGET = {
     "api/smollm2": 291,
     "loadtests": 2_829,
     "loadtests/chaos": 1_135,
-    "loadtests/device": 1_333,
+    "loadtests/device": 1_334,
     "loadtests/fuzz": 505,
     "loadtests/step": 695,
     "scheduler": 1_703,
