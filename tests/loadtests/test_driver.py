@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
+from loadtests.client import Answer, ask
 from loadtests.driver import Driver, HealthMeter
 from loadtests.figures import measure
 from loadtests.record import Outcome, RunRecord
@@ -62,18 +64,29 @@ async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_every_failure_has_its_own_name(autojump_clock: trio.testing.MockClock) -> None:
-    """Refused, answered 500, cut, broken, silent: five outcomes, each recorded, and the run ends."""
+    """Refused, answered 500, cut, broken, silent: five outcomes, each recorded, and the run ends. A session
+    that failed goes no further."""
     scripts = [
         *(Script(status=429), Script(status=500), Script(cut_after=2), Script(error_after=2)),
         *(Script(first_seconds=1e9), Script()),
     ]
-    plan = scenario(arrivals={"kind": "burst", "clients": 6}, sessions=6)
-    run = await drive(ScriptedTarget(lambda number: scripts[number]), plan)
+    turns = {"least": 2, "most": 2}
+    plan = scenario(arrivals={"kind": "burst", "clients": 6}, sessions=6, turns=turns)
+    run = await drive(ScriptedTarget(lambda number: scripts[min(number, 5)]), plan)
     expected = (Outcome.REFUSED, Outcome.HTTP_ERROR, Outcome.CUT, Outcome.STREAM_ERROR, Outcome.TIMED_OUT)
     outcomes = {request.outcome for request in run.requests}
-    assert (len(run.requests), outcomes) == (6, {*expected, Outcome.OK})
+    assert (len(run.requests), outcomes) == (7, {*expected, Outcome.OK})
     refused = next(request for request in run.requests if request.outcome is Outcome.REFUSED)
     assert (refused.status, "the script says no" in refused.detail) == (429, True)
+
+
+@trio_test
+async def test_a_stream_that_ends_in_the_middle_is_cut() -> None:
+    chunk = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=chunk))
+    async with httpx.AsyncClient(transport=transport) as http:
+        answer = await ask(http, "http://x", {}, Answer())
+    assert (answer.outcome, answer.text, answer.detail) == (Outcome.CUT, "a", "no end mark")
 
 
 @trio_test

@@ -21,6 +21,9 @@ arrivals = { kind = "closed", clients = 2 }
 """
 
 
+AGAIN = "{name='clients', arrivals={kind='burst', clients=1}}"
+
+
 @pytest.fixture
 def minimal(tmp_path: Path) -> str:
     path = tmp_path / "minimal.toml"
@@ -56,19 +59,12 @@ def test_a_shipped_scenario_can_be_walked_through(name: str) -> None:
 
 def test_overrides_change_any_value_of_a_population_or_the_whole(minimal: str) -> None:
     """By dotted path, the population by its name, values as TOML or else as text."""
-    scenario = load(
-        minimal,
-        (
-            *("clients.arrivals.clients=7", "clients.prompt.shared_tokens = 100"),
-            *("clients.output={least=3, most=4}", "bounds.seconds=2.5", "fresh=false"),
-            "description=other words",
-        ),
-    )
+    changes = ("clients.arrivals.clients=7", "clients.prompt.shared_tokens = 100", "description=other words")
+    scenario = load(minimal, (*changes, "clients.output={least=3, most=4}", "bounds.seconds=2.5"))
     (clients,) = scenario.populations
     assert clients.arrivals == Closed(kind="closed", clients=7)
-    assert clients.prompt.shared_tokens == 100
-    assert (clients.output.least, clients.output.most) == (3, 4)
-    assert (scenario.bounds.seconds, scenario.fresh, scenario.description) == (2.5, False, "other words")
+    assert (clients.prompt.shared_tokens, clients.output.least, clients.output.most) == (100, 3, 4)
+    assert (scenario.bounds.seconds, scenario.description) == (2.5, "other words")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +76,7 @@ def test_overrides_change_any_value_of_a_population_or_the_whole(minimal: str) -
         ("clients.prompt.shard_tokens=1", "prompt.shard_tokens: Extra inputs"),
         ("clients.output.least=65", "`most` is less than `least`"),
         ("populations=[]", "populations: "),
+        (f"populations=[{AGAIN}, {AGAIN}]", "two populations have the same name"),
         ("bounds.seconds=inf", "bounds.seconds"),
     ],
 )

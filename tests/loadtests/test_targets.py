@@ -50,9 +50,7 @@ def test_options_of_a_running_server() -> None:
         ("a=host:80", "not an http:// or https:// address"),
         ("a=preset:vllm", "no preset 'vllm', only penstock"),
         ("a=preset:penstock,model=x", "no option model here; there are args, commit"),
-        ("a=preset:rapid-mlx,commit=x", "no option commit here; there are args"),
         ("a=preset:penstock,args='x", "args: No closing quotation"),
-        ("a=http://h,knows=seed", "there is knows=all, or none"),
         ("a=http://h,key_env=NONE", "the environment has no NONE"),
     ],
 )

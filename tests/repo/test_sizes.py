@@ -87,7 +87,7 @@ BUDGET = {
     "tests/macos": 592,
     "tests/packages": 446,
     "tests/real_model": 1_068,
-    "tests/repo": 1_403,
+    "tests/repo": 1_402,
     "tests/scheduler": 1_378,
     "tests/scheduler/answer": 3_375,
     "tests/scheduler/cluster": 580,

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from loadtests.device.__main__ import PARTS
-from loadtests.device.finding import Finding
 from loadtests.device.parts import SECONDS, Measurement
 
 _CHILD = """
@@ -57,12 +56,6 @@ def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(
     assert judged["RAISES"][1] == ("raised", "the process ended with 3")
     assert made.machine == {"device": "M9"}
     assert "# Penstock on M9" in (tmp_path / "device.md").read_text()
-
-
-def test_when_the_time_is_over_the_rest_is_named(tmp_path: Path) -> None:
-    made = _measurement(tmp_path, {"hangs": 30.0, "one": 30.0}, seconds=3.0).run()
-    assert [section.title for section in made.sections] == ["HANGS", "One"]
-    assert made.sections[1].findings == (Finding("one", "measured", detail="not begun: the time was over"),)
 
 
 def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
