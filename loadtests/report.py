@@ -176,7 +176,7 @@ def _facts(found: Sequence[Column]) -> Iterator[tuple[str, str]]:
         counted = f"{column.shown[0].values['sent']:.0f} of {len(run.requests)} requests count"
         window = f"sent from {run.warm_up_seconds:.1f} s to {min(run.steady_until, run.ended_at):.1f} s"
         left_out = f"; not measured: {', '.join(run.unmeasured)}" if run.unmeasured else ""
-        times = f"{len(column.rounds)} rounds from {run.started}"
+        times = f"rounds: {len(column.rounds)}, from {run.started}"
         yield column.label, f"{run.model} at {run.url}, {times}: {counted}, {window}{left_out}"
         yield "its load generator", health
     yield from found[0].rounds[0].run.settings.items()
