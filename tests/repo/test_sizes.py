@@ -67,7 +67,7 @@ BUDGET = {
     "tests/api/bodies": 2_030,
     "tests/api/cli": 2_810,
     "tests/api/cli/models": 701,
-    "tests/api/dialects": 7_145,
+    "tests/api/dialects": 7_158,
     "tests/api/http": 3_657,
     "tests/api/options": 1_017,
     "tests/cancellation": 908,
