@@ -82,7 +82,7 @@ BUDGET = {
     "tests/fakes": 2_032,
     "tests/gateways": 828,
     "tests/grafana": 1_002,
-    "tests/loadtests": 1_621,
+    "tests/loadtests": 1_622,
     "tests/loadtests/chaos": 178,
     "tests/macos": 592,
     "tests/packages": 446,
