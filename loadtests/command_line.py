@@ -230,7 +230,7 @@ async def _with_servers(choices: list[Target | Launch], model: Path | None, body
         model = ensure_model(BENCH_13M, "bench-13m", cache)
     elif model == Path("embedded"):
         model = EMBEDDED_FOLDER
-    common = launch.Bench(model=model, blas=prepare("auto", cache))
+    common = launch.Bench(model=model, blas=prepare(cache))
     await launch.with_servers(choices, common, body, note=lambda text: click.echo(text, err=True))
 
 

@@ -186,7 +186,6 @@ def command(launch: Launch, bench: Bench, port: int) -> list[str]:
         "model": str(bench.model.resolve()),
         "port": str(port),
         "slots": str(bench.slots),
-        "blas": str(bench.blas.library or ("auto" if sys.platform == "darwin" else "off")),
     }
     filled = [argument.format_map(values) for argument in preset.arguments]
     return [*_program(launch), *filled, *launch.arguments]

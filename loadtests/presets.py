@@ -41,7 +41,7 @@ OPENAI: Final = _ALL - {"ignore_eos", "top_k", "min_p", "repetition_penalty"}
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One server program. `arguments` are filled in with {model}, {port}, {slots} and {blas}."""
+    """One server program. `arguments` are filled in with {model}, {port} and {slots}."""
 
     name: str
     knows: frozenset[str]
@@ -56,7 +56,7 @@ class Preset:
     ready_path: str = "/health"
     metrics_path: str | None = "/metrics"
     takes_blas: bool = False
-    """Whether it preloads the fast BLAS itself, into its engine alone, if {blas} is in its command."""
+    """Whether it preloads the fast BLAS itself, into its engine alone."""
 
 
 _PENSTOCK: Final = Preset(
@@ -66,7 +66,7 @@ _PENSTOCK: Final = Preset(
     variable="PENSTOCK_BENCH_PENSTOCK",
     arguments=(
         *("serve", "--model", "{model}", "--served-model-name", SERVED_NAME, "--host", "127.0.0.1"),
-        *("--port", "{port}", "--max-slots", "{slots}", "--blas", "{blas}"),
+        *("--port", "{port}", "--max-slots", "{slots}"),
     ),
     ready_path="/ready",
     takes_blas=True,

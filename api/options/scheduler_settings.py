@@ -11,9 +11,7 @@ from api.access.api_keys import ApiKeys
 from api.options.settings import ServeSettings
 from scheduler.config import (
     EngineConfig,
-    FairnessConfig,
     IntakeConfig,
-    RecoveryConfig,
     SchedulerConfig,
     SupervisionConfig,
 )
@@ -23,6 +21,9 @@ from scheduler.errors import StartupError
 from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import AdapterSource, RankGroup
 from scheduler.shared.pooling import Pooler
+
+MAX_QUEUED_TOKENS = 8_000_000
+"""Prompt tokens of all waiting requests: some hundred megabytes, with their texts."""
 
 
 def scheduler_config(
@@ -60,11 +61,8 @@ def scheduler_config(
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(**engine),
         supervision=SupervisionConfig(**_same(settings, SupervisionConfig)),
-        intake=IntakeConfig(
-            **intake, fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds), **lookahead
-        ),
+        intake=IntakeConfig(max_queued_tokens=MAX_QUEUED_TOKENS, **intake, **lookahead),
         stall_seconds=settings.stall_seconds,
-        recovery=RecoveryConfig(**_same(settings, RecoveryConfig)),
     )
 
 

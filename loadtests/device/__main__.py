@@ -92,7 +92,7 @@ def _zoo(extent: Extent) -> Iterator[Finding]:
 
 def _large(bits: int | None) -> Callable[[Extent], Iterator[Finding]]:
     def findings(extent: Extent) -> Iterator[Finding]:
-        blas = prepare("auto", user_cache_folder(os.environ))
+        blas = prepare(user_cache_folder(os.environ))
         quick = large.QUICK if bits is None else large.QUICK_PACKED
         return large.findings(quick if extent.quick else large.FULL, bits, os.environ, blas)
 

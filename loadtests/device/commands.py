@@ -50,7 +50,7 @@ def device(
         folder, name = ensure_model(BENCH_13M, "bench-13m", cache), "bench-13m"
     else:
         folder, name = model, model.name
-    blas = prepare("auto", cache)
+    blas = prepare(cache)
     measurement = Measurement(
         [sys.executable, "-m", MODULE, str(out / "device.jsonl"), str(folder), "quick" if quick else "full"],
         {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ),

@@ -75,7 +75,7 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int, sampling: Sampli
     folder = model or ensure_model(BENCH_13M, "bench-13m", cache)
     if model == Path("embedded"):
         folder = EMBEDDED_FOLDER
-    blas = prepare("auto", cache)
+    blas = prepare(cache)
     environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
     config = json.loads((folder / "config.json").read_text())
     vocabulary = int(config.get("vocab_size") or config["text_config"]["vocab_size"])

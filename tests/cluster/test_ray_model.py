@@ -33,7 +33,7 @@ def test_streams_of_a_real_model_survive_an_engine_a_node_and_the_head_at_once(t
     with (
         machines(tmp_path) as cluster,
         ray_engines(cluster, door, "auto") as kept,
-        start(*door.options(), environment=cluster.environment, trained=True) as served,
+        start(*door.options(), environment=cluster.environment | door.environment, trained=True) as served,
     ):
         engines_ready(served, 3)
         undisturbed = trio.run(ask_all, served)

@@ -33,8 +33,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     door = Door(folder)
     with (
         machines(folder) as cluster,
-        ray_engines(cluster, door, "auto"),
-        start(*door.options(f"join:{file}"), environment=cluster.environment, trained=True) as server,
+        ray_engines(cluster, door),
+        start(
+            *door.options(f"join:{file}"), environment=cluster.environment | door.environment, trained=True
+        ) as server,
     ):
         engines_ready(server, 1)
         yield server

@@ -91,6 +91,9 @@ def encoded(value: Any) -> bytes:
     return bytes(memoryview(_json.encode(value)))
 
 
+MOST_STORED = 1024
+
+
 class ResponseStore:
     """A store with a view for each tenant."""
 
@@ -104,12 +107,12 @@ class ResponseStore:
 
     @classmethod
     def by_default(cls) -> ResponseStore:
-        return cls(max_responses=1024, max_bytes=256 << 20)
+        return cls(MOST_STORED, max_bytes=256 << 20)
 
     @property
     def keeps(self) -> bool:
         """Return whether it keeps anything."""
-        return self._max_responses > 0
+        return self._max_responses > 0 and self._max_bytes > 0
 
     def __len__(self) -> int:
         return len(self._stored)

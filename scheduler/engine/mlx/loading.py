@@ -111,7 +111,7 @@ def load_weights(
     device().limit_pool(limit.pool_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
-    device().wire(command.wired, limit.limit_bytes)
+    device().wire_weights(limit.limit_bytes)
     if rank is not None:
         report("waiting for the other ranks")
         rank.wait()

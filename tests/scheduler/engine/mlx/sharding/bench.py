@@ -65,7 +65,7 @@ def run(rank: Rank, folder: str, alone: str = "") -> dict[str, Any]:
 
 
 def main() -> None:
-    choice = prepare("auto", user_cache_folder(os.environ))
+    choice = prepare(user_cache_folder(os.environ))
     if choice.library is not None and "LD_PRELOAD" not in os.environ:
         os.execve(sys.executable, sys.orig_argv, choice.environment(os.environ))
     with tempfile.TemporaryDirectory() as scratch:
