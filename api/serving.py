@@ -28,7 +28,7 @@ from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
 from api.bodies.full_collections import collect_when_idle
 from api.dialects.responses.running import RunningResponses
-from api.dialects.responses.store import MOST_STORED, ResponseStore
+from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.http.listening import Listening, listening
 from api.http.server import Server
@@ -160,7 +160,7 @@ def _servers(
     app = make_app(
         assembled.models,
         _app_options(settings, keys, hosts, metrics=not sockets.metrics),
-        responses=ResponseStore(MOST_STORED, settings.max_stored_bytes),
+        responses=ResponseStore.by_default(settings.max_stored_bytes),
         running=responses,
         server=server_metrics,
         reports=assembled.reports,

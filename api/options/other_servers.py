@@ -35,7 +35,7 @@ _FAMILIES: Sequence[tuple[str, str]] = (
     ),
     (
         "--tensor-parallel-size -tp --tp-size --tp --pipeline-parallel-size -pp --pp-size --pipeline",
-        "it is --ranks N here: N processes, each with a part of every layer's weights",
+        "a model fits one device here; a larger one is served by mlx_lm's or exo's servers behind a gateway",
     ),
     (
         "--data-parallel-size -dp --dp-size --dp --threads -t --threads-batch",

@@ -91,9 +91,6 @@ def encoded(value: Any) -> bytes:
     return bytes(memoryview(_json.encode(value)))
 
 
-MOST_STORED = 1024
-
-
 class ResponseStore:
     """A store with a view for each tenant."""
 
@@ -106,8 +103,8 @@ class ResponseStore:
         """By tenant."""
 
     @classmethod
-    def by_default(cls) -> ResponseStore:
-        return cls(MOST_STORED, max_bytes=256 << 20)
+    def by_default(cls, max_bytes: int = 256 << 20) -> ResponseStore:
+        return cls(max_responses=1024, max_bytes=max_bytes)
 
     @property
     def keeps(self) -> bool:
