@@ -77,8 +77,8 @@ class EventStreamResponse(Response):
 
 
 class LiveFeed:
-    """A model's state, for all of its viewers: it is read twice a second at most, by whoever asks first, and
-    so is its cache every few seconds."""
+    """A model's state, for all of its viewers: it is read twice a second at most, for the first that
+    asks, and so is its cache every few seconds."""
 
     def __init__(self, fleet: Fleet, model: Model) -> None:
         self.scheduler = model.scheduler

@@ -51,7 +51,7 @@ def scheduler_config(
     # 0 is no bound, and here that is None. All rows of an embedder's step may end with it, and the next step
     # needs as many.
     intake: dict[str, Any] = {name: value or None for name, value in _same(settings, IntakeConfig).items()}
-    lookahead = {} if pooler is None else {"lookahead": settings.max_slots}
+    lookahead: dict[str, Any] = {} if pooler is None else {"lookahead": settings.max_slots}
     return SchedulerConfig(
         engines=0 if settings.engines_join else settings.local_engines,
         engines_join=settings.engines_join,

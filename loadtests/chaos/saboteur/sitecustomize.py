@@ -148,7 +148,7 @@ def _shorten_limits(seconds: float) -> None:
 def _allow_deaths() -> None:
     from scheduler.config import RecoveryConfig
 
-    RecoveryConfig.__init__.__defaults__ = (6, 100_000, *RecoveryConfig.__init__.__defaults__[2:])
+    RecoveryConfig.__init__.__defaults__ = (6, 100_000, *(RecoveryConfig.__init__.__defaults__ or ())[2:])
 
 
 if "scheduler.engine" in sys.orig_argv:
