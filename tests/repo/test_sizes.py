@@ -68,7 +68,7 @@ BUDGET = {
     "tests/api/bodies": 1_999,
     "tests/api/cli": 2_636,
     "tests/api/cli/models": 658,
-    "tests/api/dialects": 7_111,
+    "tests/api/dialects": 7_124,
     "tests/api/http": 3_364,
     "tests/api/options": 1_015,
     "tests/cancellation": 908,
