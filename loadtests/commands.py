@@ -86,7 +86,7 @@ def compare(
     choices += [targets.parse(text, os.environ) for text in texts]
     if not choices:
         raise TargetError("name at least one --target or --launch")
-    bench = launch.Bench(folder_of(model), prepare("auto", user_cache_folder(os.environ)))
+    bench = launch.Bench(folder_of(model), prepare(user_cache_folder(os.environ)))
     for scenario in chosen:
         comparison = Comparison(scenario, default_client(scenario.bounds.request_seconds))
         trio.run(_compared, comparison, choices, bench, rounds)

@@ -232,7 +232,6 @@ def arguments(launch: Launch, bench: Bench, port: int) -> list[str]:
         "model": str(bench.model.resolve()),
         "port": str(port),
         "slots": str(bench.slots),
-        "blas": str(bench.blas.library or ("auto" if sys.platform == "darwin" else "off")),
     }
     return [*(argument.format_map(values) for argument in launch.preset.arguments), *launch.arguments]
 

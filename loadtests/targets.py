@@ -39,7 +39,7 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One server program. `arguments` are filled in with {model}, {port}, {slots} and {blas}. They give all
+    """One server program. `arguments` are filled in with {model}, {port} and {slots}. They give all
     servers the same number of slots and otherwise keep each one's defaults, because people run them so."""
 
     name: str
@@ -64,7 +64,7 @@ PRESETS: Final = {
             "penstock",
             (
                 *("serve", "--model", "{model}", "--served-model-name", SERVED_NAME, *_HERE),
-                *("--max-slots", "{slots}", "--blas", "{blas}"),
+                *("--max-slots", "{slots}"),
             ),
             ready_path="/ready",
             is_ours=True,

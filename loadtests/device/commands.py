@@ -46,7 +46,7 @@ def device(
     if quick and model is None:
         model = Path("embedded")
     folder, name = folder_of(model), model.name if model else "bench-13m"
-    blas = prepare("auto", user_cache_folder(os.environ))
+    blas = prepare(user_cache_folder(os.environ))
     measurement = Measurement(
         [sys.executable, "-m", MODULE, str(out / "device.jsonl"), str(folder), "quick" if quick else "full"],
         {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ),

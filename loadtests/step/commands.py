@@ -145,7 +145,7 @@ def _served(folder: Path, slots: int) -> Iterator[_Served]:
 @contextmanager
 def bare(folder: Path) -> Iterator[Callable[..., Run]]:
     """Start the process of `bare.py`, with the engine's BLAS. Yield what gives it a job."""
-    blas = prepare("auto", user_cache_folder(os.environ))
+    blas = prepare(user_cache_folder(os.environ))
     environment: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": str(default_threads())}
     command = [sys.executable, "-m", "loadtests.step.bare", str(folder)]
     pipe, environment = subprocess.PIPE, with_own_path({**environment, **blas.environment(os.environ)})

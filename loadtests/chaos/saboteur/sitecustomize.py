@@ -6,7 +6,8 @@ left, so MLX on a CPU dies of SIGSEGV without a message. SIGALRM: one of the nex
 Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine. The file that
 ORDER_VARIABLE names makes one step slow, or lets it hang (`../slow_steps.py` writes it).
 
-In the server FLOOR_VARIABLE shortens how long any step may take.
+In the server FLOOR_VARIABLE shortens how long any step may take, and more engine deaths are allowed: an
+innocent request may be alone in the engine, without a token yet, at two deaths in a row.
 """
 
 from __future__ import annotations
@@ -127,7 +128,15 @@ def _shorten_limits(seconds: float) -> None:
     deadlines.FLOOR_SECONDS = seconds
 
 
+def _allow_deaths() -> None:
+    from scheduler.config import RecoveryConfig
+
+    RecoveryConfig.__init__.__defaults__ = (6, 100_000, *(RecoveryConfig.__init__.__defaults__ or ())[2:])
+
+
 if "scheduler.engine" in sys.orig_argv:
     install()
-elif "serve" in sys.orig_argv and FLOOR_VARIABLE in os.environ:
-    _shorten_limits(float(os.environ[FLOOR_VARIABLE]))
+elif "serve" in sys.orig_argv:
+    _allow_deaths()
+    if FLOOR_VARIABLE in os.environ:
+        _shorten_limits(float(os.environ[FLOOR_VARIABLE]))
