@@ -98,18 +98,32 @@ class Gate:
         (3, "a b c +a x", {"a", "c", "x"}),
         (4, "abc xx", {"a", "ab", "x", "xx"}),
         (4, "ab xx +ab c", {"a", "ab", "x", "c"}),
+        (4, "ab xx !abc", {"a", "ab", "abc", "x"}),
         (2, "abca", {"a", "ab"}),
         (0, "a", set()),
     ],
-    ids=["the oldest first", "ends before beginnings", "a use is of the path", "no room for its end", "none"],
+    ids=[
+        "the oldest first",
+        "ends before beginnings",
+        "a use is of the path",
+        "so is a write",
+        "no room for its end",
+        "none",
+    ],
 )
 def test_a_budget_keeps_what_was_used_last(desk: Desk, blocks: int, saved: str, held: set[str]) -> None:
     desk.open(blocks)
     for step in saved.split():
-        if step.startswith("+"):
-            desk.tier.touch(desk.chain(step[1:]))
-        else:
-            desk.save(step)
+        chain = desk.chain(step.lstrip("+!"))
+        match step[0]:
+            case "+":
+                desk.tier.touch(chain)
+            case "!":  # Its last block alone.
+                end = chain.tokens
+                desk.tier.put_block_nowait(chain, end, content_of(chain.block(end)))
+                assert desk.tier.flush(SOON)
+            case _:
+                desk.save(step)
     assert desk.held() == held
 
 
