@@ -42,7 +42,7 @@ class Desk:
         self.tier = DiskTier(path, MODEL, PLENTY, clock=self.clock)
 
     def open(self, blocks: int) -> None:
-        """With a budget of so many blocks."""
+        """With a budget of that many blocks."""
         self.tier.close(SOON)
         self.tier = DiskTier(self.path, MODEL, blocks * SIZE, clock=self.clock)
 
