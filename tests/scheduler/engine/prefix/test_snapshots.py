@@ -20,9 +20,7 @@ def test_a_hit_is_the_deepest_position_that_every_layer_can_restore() -> None:
         assert lease.length == found
         assert lease.snapshot is not None
         assert lease.snapshot.prefix == tuple(content_of(lease)) == tuple(prompt[:found])
-    assert cache.match_and_lease(at(tokens[:1500])).length == 0, (
-        "the snapshot after the last token leaves none to compute"
-    )
+    assert cache.match_and_lease(at(tokens[:1500])).length == 0, "behind it there is no token to compute"
 
 
 def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
