@@ -218,7 +218,7 @@ class HubTokenizer:
     def template_verdicts(self) -> tuple[str, ...]:
         """What is unusual in what the chat template writes, for an operator."""
         reasons = self._format.reasoning_notation != "none"
-        return self.template_reading.verdicts(generic=self._is_generic, reasons=reasons)
+        return tuple(self.template_reading.verdicts(generic=self._is_generic, reasons=reasons))
 
     @property
     def answer_format(self) -> AnswerFormat:

@@ -197,7 +197,7 @@ def test_results_that_the_template_writes_beside_tools_alone_are_refused_without
     tokenizer = served(tmp_path, _results_where("tools"))
     assert tokenizer.answer_format.tool_calls == "native"
     assert "word-result" in tokenizer.render(ChatPrompt(_TURN, tools=(Tool("look"),)))
-    with pytest.raises(TemplateFailed, match="results of tools that are not offered"):
+    with pytest.raises(TemplateFailed, match="role tool"):
         tokenizer.render(ChatPrompt(_TURN))
 
 
