@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from scheduler.answer import mlx_lm_parts
-from scheduler.errors import TemplateFailed
 from scheduler.request import ChatPrompt, Message, Reasoning
 
 Renderer: TypeAlias = Callable[[ChatPrompt], str]
@@ -78,13 +77,6 @@ def _with_json_arguments(message: Message) -> Message:
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}
-
-
-def failed(error: Exception) -> TemplateFailed:
-    """Convert the exception. A template is a program and may raise anything; only this request fails."""
-    return TemplateFailed(
-        f"the model's chat template does not accept these messages: {error}", param="messages"
-    )
 
 
 JOINT = "\n\n"

@@ -27,7 +27,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.token_pieces import TokenPieces
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.prompt.vector_request import (
     FIELDS,
     check_dimensions,
@@ -112,7 +112,7 @@ class Preparation:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: HubTokenizer,
         folder: ModelFolder,
         thinking: ThinkingConfig | None = None,
         hold_calls: HoldCalls = "strict",

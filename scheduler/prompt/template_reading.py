@@ -3,13 +3,13 @@ messages than it gets drops words and says nothing.
 
 Each role's words are tried as a text and as a list of parts, and passed as the template reads them (LLaVA's
 reads parts alone). Then unusual orders of turns are tried. Where the template loses words of any, each
-conversation is first rendered with words of its own in its messages, in one order of turns after the other: it
-is passed in the first that has all of them, or refused.
+conversation is first rendered with words of its own in its messages, in one order of turns after the other:
+it is passed in the first that has all of them, or refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
