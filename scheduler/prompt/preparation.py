@@ -23,8 +23,9 @@ from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, Unsu
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
 from scheduler.grammar.caches import UnknownGrammar
 from scheduler.grammar.trials import GrammarTrials
+from scheduler.prefix_estimate import block_hashes
+from scheduler.prepared import Prepared
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.token_pieces import TokenPieces
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -50,24 +51,6 @@ from scheduler.shared.adapter_files import salted
 from scheduler.shared.messages import Submit, ThinkingBudget
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.shared.token_ids import TokenIds, common_run, compact
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A checked request: the message for its engine, and what only the server needs."""
-
-    request: GenerationRequest
-    submit: Submit
-    """The message for its first choice, with request id 0."""
-    pipelines: Callable[[], list[AnswerPipeline]]
-    """Return a new pipeline for each choice, from its token ids to its events. They share what is computed
-    about stop strings and tools."""
-    prefix_blocks: tuple[int, ...] = ()
-    """`block_hashes` of the prompt with its salt and its adapter."""
-    unheld: tuple[str, ...] = ()
-    """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
-    repetition: Repetition | None = None
-    """The repetition that ends its answers; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)

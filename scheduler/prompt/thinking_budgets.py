@@ -76,7 +76,7 @@ class ThinkingBudgets:
             return self._config.effort_tokens[effort]
         return self._config.default_tokens
 
-    def _new_budget(self, tools: bool) -> ThinkingBudget | None:  # noqa: FBT001
+    def _new_budget(self, tools: bool) -> ThinkingBudget | None:
         """Return a budget with the format's marks, without a number of tokens yet; None if there are none, or
         their ids are not certain."""
         form = self._tokenizer.answer_format

@@ -183,15 +183,20 @@ def named_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object that a file of a model holds, or None if there is no such file. Raise
     StartupError."""
+    content = read_value(path)
+    if content is not None and not isinstance(content, dict):
+        raise StartupError(f"--model: {path} is not a JSON object")
+    return content
+
+
+def read_value(path: Path) -> Any:
+    """Return what a JSON file of a model holds, or None if there is no such file. Raise StartupError."""
     try:
-        content = json.loads(path.read_text("utf-8"), object_hook=_untagged)
+        return json.loads(path.read_text("utf-8"), object_hook=_untagged)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise StartupError(f"--model: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise StartupError(f"--model: {path} is not a JSON object")
-    return content
 
 
 def _untagged(value: dict[str, Any]) -> Any:

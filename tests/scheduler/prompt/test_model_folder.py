@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.errors import StartupError
-from scheduler.prompt.model_folder import ModelFolder, find, inspect
+from scheduler.prompt.model_folder import ModelFolder, check_type, find, inspect
+from scheduler.shared.folder.mlx_lm_module import module_of
 from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
@@ -173,3 +175,28 @@ def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
     assert inspect(tmp_path, max_model_len=300).context_tokens == 300
     with pytest.raises(StartupError, match="--max-model-len 1025"):
         inspect(tmp_path, max_model_len=1025)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "mistral", "nemotron-nas", "lfm2-vl"])
+def test_known_types_pass(model_type: str) -> None:
+    """By their module, or by another name for it (mlx-lm's MODEL_REMAPPING)."""
+    check_type(model_type)
+
+
+@pytest.mark.parametrize("model_type", ["martian", "../utils", "qwen3.py"])
+def test_an_unknown_type_is_named_with_what_to_do(model_type: str) -> None:
+    with pytest.raises(StartupError, match=rf"no model of type '{re.escape(model_type)}': upgrade mlx-lm"):
+        check_type(model_type)
+
+
+def test_a_config_without_a_type_is_refused() -> None:
+    with pytest.raises(StartupError, match="names no model_type"):
+        check_type("")
+
+
+def test_the_class_decides_where_mlx_lm_asks_for_it() -> None:
+    """One type may have two modules."""
+    by_type, by_class = module_of("bailing_hybrid"), module_of("bailing_hybrid", ["BailingMoeV3ForCausalLM"])
+    assert by_type is not None
+    assert by_class is not None
+    assert (by_type.name, by_class.name) == ("bailing_hybrid", "bailing_moe_v3")
