@@ -13,9 +13,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from scheduler.errors import StartupError
-from scheduler.shared.folder.config_fields import (
-    unread_fields,
-)
+from scheduler.shared.folder.config_fields import unread_fields
 from scheduler.shared.folder.mlx_lm_module import Module, module_of, package_folder, renamed_types
 from scheduler.shared.folder.reading import describe
 from scheduler.shared.folder.weight_files import WeightFiles
@@ -60,6 +58,7 @@ def test_no_model_is_refused_for_what_transformers_has_by_default() -> None:
 
 _NOT_SERVED = {
     "bailing_hybrid": "transformers has other fields for its linear layers",
+    "longcat_flash": "nobody has asked for a fine-tuned one",
     "kimi_linear": "transformers has one field of several of mlx-lm's",
     "mimo_v2_flash": "transformers has other names for nearly all fields",
     "olmo": "mlx-lm reads the publisher's own format under this name",
