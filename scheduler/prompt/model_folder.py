@@ -16,15 +16,8 @@ from scheduler.shared.folder.reading import FolderReading, named_ends, read_fold
 from scheduler.shared.pooling import ModelKind
 
 FILES = (
-    "*.json",
-    "model*.safetensors",
-    "*/model*.safetensors",
-    "*.py",
-    "*.model",
-    "*.tiktoken",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
+    *("*.json", "model*.safetensors", "*/model*.safetensors", "*.py"),
+    *("*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"),
 )
 """The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
 downloaded."""

@@ -20,14 +20,8 @@ from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest,
 from scheduler.shared.messages import ThinkingBudget
 
 _CONTEXTS = (
-    ("", ""),
-    ("a", "b"),
-    ("a.", "\n"),
-    (".\n", "\n\n"),
-    ("a ", " b"),
-    ("\n\n", "{"),
-    ("(", ".\n"),
-    ("\t", "\t"),
+    *(("", ""), ("a", "b"), ("a.", "\n"), (".\n", "\n\n")),
+    *(("a ", " b"), ("\n\n", "{"), ("(", ".\n"), ("\t", "\t")),
 )
 _BLANKS = ("\n", "\n\n", "\n\n\n", " ", "  ", " \n", "\t", "\r\n")
 

@@ -22,21 +22,8 @@ _ENTRY_BYTES = 256
 _DIGEST_BYTES = 16
 _TRIED_MARKS = 4
 _TRIED_TEXTS = (
-    "",
-    " ",
-    "\n",
-    " \n\n  two  spaces ",
-    "word",
-    "word ",
-    " word",
-    "123",
-    "e\u0301\u00e9",
-    "\u4f60\u597d",
-    "\U0001f469\u200d\U0001f680",
-    "<|",
-    "|>",
-    "<",
-    ">",
+    *("", " ", "\n", " \n\n  two  spaces ", "word", "word ", " word", "123"),
+    *("e\u0301\u00e9", "\u4f60\u597d", "\U0001f469\u200d\U0001f680", "<|", "|>", "<", ">"),
 )
 
 

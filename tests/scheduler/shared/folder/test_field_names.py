@@ -65,9 +65,7 @@ def test_layers_that_the_module_cannot_arrange_are_refused(fields: dict[str, Any
 
 def test_positions_that_cannot_be_computed_are_refused() -> None:
     nested = {_FULL: {"rope_theta": 1e6}, _WINDOW: {"rope_theta": 1e4}}
-    with pytest.raises(
-        StartupError, match=f"for {_FULL}, {_WINDOW} apart, and mlx-lm's llama computes these"
-    ):
+    with pytest.raises(StartupError, match=f"for {_FULL}, {_WINDOW} apart, and mlx-lm's llama computes"):
         changes(model_type="llama", rope_parameters=nested, layer_types=[_FULL, _WINDOW])
 
 
