@@ -37,7 +37,6 @@ from scheduler.request import ChatPrompt
 from scheduler.shared.folder.reading import GENERATION_CONFIG, named_ends, read_json
 from scheduler.shared.messages import GrammarTokenizer
 
-_VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BATCH_TEXTS = 4096
 """The library converts a batch's texts and frees its results with the GIL: 48 ms for 62,000 texts at once."""
 
@@ -54,9 +53,6 @@ class HubTokenizer:
         reasoning_parser: str = "auto",
     ) -> None:
         """Raise StartupError if the folder has no usable tokenizer."""
-        if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
-            # transformers would make an empty tokenizer without a word.
-            raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
         self._tokenizer = _loaded(folder)
         templates = _templates(self._tokenizer.chat_template, folder)
         self._backend: Any = self._tokenizer.backend_tokenizer
@@ -270,55 +266,44 @@ class HubTokenizer:
 
 
 def _loaded(folder: Path) -> Any:
-    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json` where there is
-    one. Raise StartupError."""
+    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json`: a class of
+    transformers would build it anew, with other parts than the file's. Raise StartupError."""
     # PyTorch is not needed here, so neither is transformers' advice to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Imported late: it takes a second, and scripted tests do not need it.
     from tokenizers import Tokenizer as LibraryTokenizer
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    file = folder / "tokenizer.json"
-    # A class of its own would build the tokenizer anew, with other parts than the file's.
-    kind = PreTrainedTokenizerFast if file.exists() else AutoTokenizer
+    if not (file := folder / "tokenizer.json").exists():
+        raise StartupError(
+            f"--model: {folder} holds no tokenizer.json: download it again, or let transformers make one of"
+            " what is there (AutoTokenizer.from_pretrained, save_pretrained)"
+        )
     try:
         # None asks on a terminal whether to run the folder's own code.
-        made: Any = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if not file.exists():
-            if getattr(made, "backend_tokenizer", None) is None:
-                raise StartupError(
-                    f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
-                )
-            return made
+        made: Any = PreTrainedTokenizerFast.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         library = LibraryTokenizer.from_file(str(file))
-    except StartupError:
-        raise
     except Exception as error:  # Both libraries raise whatever their parsers raise.
         reason = " ".join(str(error).split())  # transformers writes several lines
         raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
-    theirs = made.backend_tokenizer
-    known = library.get_added_tokens_decoder()
+    theirs, known = made.backend_tokenizer.get_added_tokens_decoder(), library.get_added_tokens_decoder()
     # What tokenizer_config.json names beside the file; it changes nothing of what the file has.
-    library.add_tokens(
-        [token for at, token in sorted(theirs.get_added_tokens_decoder().items()) if at not in known]
-    )
+    library.add_tokens([token for at, token in sorted(theirs.items()) if at not in known])
     made._tokenizer = library
     if not library.num_special_tokens_to_add(is_pair=False):
         # DeepSeek's file puts nothing before a text, which its makers' class did; transformers 5 forgets it.
         config = read_json(folder / "tokenizer_config.json") or {}
-        made.add_bos_token, made.add_eos_token = (
-            config.get(name) is True for name in ("add_bos_token", "add_eos_token")
-        )
+        made.add_bos_token = config.get("add_bos_token") is True
+        made.add_eos_token = config.get("add_eos_token") is True
     return made
-
-
-_TEMPLATE_FILES = ("chat_template.json", "processor_config.json")
 
 
 def _templates(given: Any, folder: Path) -> Any:
     """Return the tokenizer's template, or else the one that the model's processor has; several by their
     names. Raise StartupError."""
-    for file in _TEMPLATE_FILES:
+    for file in ("chat_template.json", "processor_config.json"):
         if given is None and (content := read_json(folder / file)) is not None:
             given = content.get("chat_template")
     named = {one["name"]: one["template"] for one in given} if isinstance(given, list | tuple) else given
