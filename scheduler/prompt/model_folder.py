@@ -94,38 +94,26 @@ def refusal(error: Exception, model: str, revision: str = "main") -> str:
     match error:
         case errors.LocalEntryNotFoundError(__cause__=Exception() as cause):
             return refusal(cause, model, revision)
+        case errors.GatedRepoError():
+            terms = f"accept its terms at {_PAGE}/{model},\nand set HF_TOKEN to a token of that account"
+            return f"{model} is gated: {terms}"
         case errors.RevisionNotFoundError():
             return f"{model} has no revision {revision!r}: see {_PAGE}/{model}/commits"
-        case errors.RepositoryNotFoundError() if not isinstance(error, errors.GatedRepoError):
-            return (
-                f"the hub has no model {model!r}, or none that you may see:\n"
-                "check the spelling; for a private one set HF_TOKEN"
-            )
+        case errors.RepositoryNotFoundError():
+            remedy = "check the spelling; for a private one set HF_TOKEN"
+            return f"the hub has no model {model!r}, or none that you may see:\n{remedy}"
         case errors.HFValidationError():
             return f"{model!r} is no hub id: {error}"
         case errors.OfflineModeIsEnabled():
             return "the hub is off: HF_HUB_OFFLINE is set, unset it to download"
         case errors.HfHubHTTPError():
-            is_gated = isinstance(error, errors.GatedRepoError)
-            return _answered(403 if is_gated else error.response.status_code, model)
+            status = error.response.status_code
+            return f"the hub answers {status} for {model}: try again later, or see status.huggingface.co"
         case OSError(errno=int()) if not isinstance(error, ConnectionError | TimeoutError):
             return f"{model} cannot be written: {error}"
         case _:
             words = " ".join(str(error).split())[:200] or type(error).__name__
             return f"the hub cannot be reached ({words})\ncheck the network, HTTPS_PROXY and HF_ENDPOINT"
-
-
-def _answered(status: int, model: str) -> str:
-    match status:
-        case 401:
-            return f"the hub does not accept the token for {model} (401): set HF_TOKEN anew"
-        case 403:
-            terms = f"accept its terms at {_PAGE}/{model},\nand set HF_TOKEN to a token of that account"
-            return f"{model} is gated: {terms}"
-        case 429:
-            return "the hub has had too many requests from here (429): wait some minutes, or set HF_TOKEN"
-        case _:
-            return f"the hub answers {status} for {model}: try again later, or see status.huggingface.co"
 
 
 def _is_gguf(path: Path) -> bool:

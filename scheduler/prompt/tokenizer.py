@@ -307,10 +307,8 @@ def _templates(given: Any, folder: Path) -> Any:
         if given is None and (content := read_json(folder / file)) is not None:
             given = content.get("chat_template")
     named = {one["name"]: one["template"] for one in given} if isinstance(given, list | tuple) else given
-    if not isinstance(named, dict) or "default" in named:
-        return named
-    if len(named) != 1:
+    if isinstance(named, dict) and "default" not in named:
         raise StartupError(
             f"--model: {folder} has chat templates named {', '.join(sorted(named))}, and none named default"
         )
-    return next(iter(named.values()))
+    return named

@@ -13,28 +13,15 @@ from scheduler.errors import StartupError
 from scheduler.shared.folder.mlx_lm_module import Module
 
 WITH_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
-    "attn_logit_softcapping": (0,),
-    "final_logit_softcapping": (0,),
-    "logits_soft_cap": (0,),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap"), (0,)),
     "moe_router_logit_softcapping": (0,),
-    "clip_qkv": (),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "embedding_multiplier": (1,),
-    "residual_multiplier": (1,),
-    "logits_scaling": (1,),
-    "logit_scale": (1,),
-    "attention_multiplier": (),
-    "attention_value_scale": (1,),
-    "alibi": (False,),
-    "use_alibi": (False,),
-    "moe_apply_router_weight_on_input": (False,),
-    "cross_layer_attention": (False,),
-    "use_logn_attn": (False,),
-    "layernorm_zero_centered_gamma": (False,),
-    "rope_interleave": (True,),
-    "routed_scaling_factor": (1,),
-    "norm_topk_prob": (False,),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
+    **dict.fromkeys(("attention_value_scale", "routed_scaling_factor"), (1,)),
+    **dict.fromkeys(("clip_qkv", "attention_multiplier"), ()),
+    **dict.fromkeys(("scale_attn_weights", "rope_interleave"), (True,)),
+    **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "alibi", "use_alibi", "use_logn_attn"), (False,)),
+    **dict.fromkeys(("moe_apply_router_weight_on_input", "cross_layer_attention"), (False,)),
+    **dict.fromkeys(("layernorm_zero_centered_gamma", "norm_topk_prob"), (False,)),
 }
 """By field the values at which it does nothing, beside none at all."""
 _FIXED: Final = {("nanochat", "final_logit_softcapping"): (15,)}

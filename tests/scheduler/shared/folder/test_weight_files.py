@@ -77,7 +77,7 @@ def test_a_header_that_is_none_is_refused(header: object, tmp_path: Path) -> Non
 
 def test_a_file_that_only_the_index_knows_is_named(tmp_path: Path) -> None:
     """A download that stopped between two files."""
-    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(WHOLE)
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(of("a"))
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
     with pytest.raises(StartupError, match=r"lacks model-00002-of-00002\.safetensors"):
