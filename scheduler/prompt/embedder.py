@@ -24,14 +24,13 @@ from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
 """The operator's name for the use of a model; auto: what its folder shows."""
 MODULES = "modules.json"
-_MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
-"""The pooling modes that are supported, by their names in sentence-transformers 5.4 and later."""
-_SWITCHES: dict[str, str] = {
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
+_MODES: dict[str, tuple[PooledTokens, str]] = {
+    "lasttoken": ("last", "pooling_mode_lasttoken"),
+    "mean": ("mean", "pooling_mode_mean_tokens"),
+    "cls": ("first", "pooling_mode_cls_token"),
 }
-"""Before 5.4 each mode was a switch of its own; all other switches are not supported."""
+"""The pooling modes that are supported, by their names in sentence-transformers 5.4 and later, and each one's
+switch of before."""
 _ROLE = re.compile(r"""['"](query|document)['"]""")
 """A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
@@ -182,16 +181,15 @@ def _tokens(folder: Path) -> PooledTokens:
     mode = config.get("pooling_mode")
     chosen = [mode] if isinstance(mode, str) else list(mode or ())
     if mode is None:
-        switches = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
-        chosen = [_SWITCHES.get(name, name) for name in switches]
+        names = {switch: name for name, (_, switch) in _MODES.items()}
+        switches = (name for name, value in config.items() if name.startswith("pooling_mode_") and value)
+        chosen = [names.get(name, name) for name in switches]
     if len(chosen) != 1 or chosen[0] not in _MODES:
-        raise StartupError(
-            f"--model: {folder} pools by {' and '.join(map(str, chosen)) or 'nothing'}; supported are"
-            f" {', '.join(_MODES)}"
-        )
+        pools = " and ".join(map(str, chosen)) or "nothing"
+        raise StartupError(f"--model: {folder} pools by {pools}; supported are {', '.join(_MODES)}")
     if config.get("include_prompt") is False:
         raise StartupError(f"--model: {folder} leaves prompts out of its mean, which is not supported here")
-    return _MODES[chosen[0]]
+    return _MODES[chosen[0]][0]
 
 
 def _check_dense(folder: Path) -> None:
