@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, orders, tried
@@ -195,8 +194,10 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
             raise TemplateFailed("it does not continue a begun message", param="messages")
         own = _in_own_words(prompt.messages)
         textless = tuple(TEXTLESS if form is APART else form for form in reading.forms)
+        ways = dict.fromkeys((reading.forms, textless))
         error: Exception | None = None
-        for forms, order in product(dict.fromkeys((reading.forms, textless)), orders(prompt.messages)):
+        # One after the other: the first is the last nearly always.
+        for forms, order in ((forms, order) for forms in ways for order in orders(prompt.messages)):
             try:
                 lost = _lost(own, passed(prompt, order(own), forms)) if reading.loses else None
                 if lost is None:
