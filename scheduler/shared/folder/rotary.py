@@ -32,8 +32,8 @@ _BY_LAYER: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spar
 _SCALES_FULL_LAYERS: Final = frozenset({"gear", "gemma3", "gemma3_text", "gemma3n", "olmo3"})
 """Modules that scale the positions of layers without a window only."""
 _SCALED_LATER: Final = frozenset({"internlm2", "internlm3", "nemotron", "qwen2_moe"})
-"""Modules that refuse scalings that others take. They are built without, and get it afterwards, as all do for
-the dynamic type."""
+"""Modules that refuse scalings that others take, as Phi-3's does all but longrope. They are built without, and
+get it afterwards, as all do for the dynamic type."""
 _ORIGINAL = "original_max_position_embeddings"
 _NEEDS_ORIGINAL = ("yarn", "llama3", "longrope", "deepseek_yarn", "telechat3-yarn")
 
@@ -98,7 +98,9 @@ def in_both_spellings(config: Mapping[str, Any], module: Module) -> dict[str, An
 def _rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> dict[str, Any]:
     if rotary.by_layer:
         return {}
-    taken = {} if rotary.grows or module.name in _SCALED_LATER else dict(rotary.scaling or {})
+    later = module.name == "phi3" and rotary.kind != "longrope"
+    later |= rotary.grows or module.name in _SCALED_LATER
+    taken = {} if later else dict(rotary.scaling or {})
     fields: dict[str, Any] = dict.fromkeys(_BASES, rotary.base) | dict.fromkeys(
         _LOCAL_BASES, rotary.local_base
     )
