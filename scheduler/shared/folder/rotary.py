@@ -32,7 +32,7 @@ _BY_LAYER: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spar
 _SCALES_FULL_LAYERS: Final = frozenset({"gear", "gemma3", "gemma3_text", "gemma3n", "olmo3"})
 """Modules that scale the positions of layers without a window only."""
 _SCALED_LATER: Final = frozenset({"internlm2", "internlm3", "nemotron", "qwen2_moe"})
-"""Modules that refuse scalings that others take, as Phi-3's does all but longrope. They are built without, and
+"""Modules that refuse scalings that others take, as Phi-3 does all but longrope. They are built without, and
 get it afterwards, as all do for the dynamic type."""
 _ORIGINAL = "original_max_position_embeddings"
 _NEEDS_ORIGINAL = ("yarn", "llama3", "longrope", "deepseek_yarn", "telechat3-yarn")
