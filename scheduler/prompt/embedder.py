@@ -204,7 +204,7 @@ def _reranker(path: Path, folder: Path | None) -> Pooler:
         false = score.get("false_token_id")
         ids = int(score["true_token_id"]), None if false is None else int(false)
         return Pooler("rerank", true_token=ids[0], false_token=ids[1])
-    vocabulary = ((read_json(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
+    vocabulary: Any = ((read_json(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
     for text in ("yes", "no"):
         if not isinstance(vocabulary, dict) or text not in vocabulary:
             raise StartupError(
