@@ -107,26 +107,6 @@ def test_a_processors_template_is_read_where_the_tokenizer_has_none(tmp_path: Pa
     assert tokenizer.render(ChatPrompt((question,))) == "USER: hi ASSISTANT:"
 
 
-def test_named_templates_are_chosen_by_tools(tmp_path: Path) -> None:
-    """`tool_use` where tools are given, as transformers chooses; additional files count."""
-    use = (
-        "{% for t in tools %}<tool_call>{{ t.function.name }}{% endfor %}"
-        "{% for m in messages %}{{ m.content }}"
-        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
-    )
-    listed = [{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": use}]
-    question: Message = {"role": "user", "content": "hi"}
-    (tmp_path / "list").mkdir()
-    folder = tmp_path / "files"
-    (folder / "additional_chat_templates").mkdir(parents=True)
-    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(use)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    for tokenizer in (served(tmp_path / "list", listed), served(folder, None)):
-        assert tokenizer.answer_format.tool_calls == "native"
-        assert tokenizer.render(ChatPrompt((question,))) == "<s><|user|>hi</s><|assistant|>"
-        assert tokenizer.render(ChatPrompt((question,), tools=(Tool("look"),))) == "<tool_call>lookhi"
-
-
 def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None:
     """At the start, by their names."""
     listed = [{"name": "one", "template": TEMPLATE}, {"name": "two", "template": TEMPLATE}]
