@@ -75,14 +75,16 @@ class Composed:
     template: Any
     described: str
     plain: bool
-    """Whether it takes every conversation."""
+    """Whether it takes every conversation in one order or another."""
 
 
 @st.composite
 def _single(draw: st.DrawFn) -> Composed:
     form = {role: draw(st.sampled_from(sorted(_FORMS))) for role in ("user", "assistant", "system", "tool")}
-    order, skip = draw(st.sampled_from(sorted(_ORDERS))), draw(st.sampled_from(sorted(_SKIPS)))
-    system, result = draw(st.sampled_from(sorted(_SYSTEMS))), draw(st.sampled_from(sorted(_RESULTS)))
+    order, system = draw(st.sampled_from(sorted(_ORDERS))), draw(st.sampled_from(sorted(_SYSTEMS)))
+    plain, skip, result = draw(st.booleans()), "nothing", "written"
+    if not plain:
+        skip, result = draw(st.sampled_from(sorted(_SKIPS))), draw(st.sampled_from(sorted(_RESULTS)))
     tools = draw(st.sampled_from(sorted(_TOOLS)))
     before, in_question, own = _SYSTEMS[system]
     if in_question or before:
@@ -103,7 +105,6 @@ def _single(draw: st.DrawFn) -> Composed:
             "{% if add_generation_prompt %}<|assistant|>{% endif %}",
         )
     )
-    plain = (order, skip, system, result) == ("any", "nothing", "own turn", "written")
     described = f"{form}, {order}, skips {skip}, system {system}, results {result}, tools {tools}"
     return Composed(template, described, plain)
 
