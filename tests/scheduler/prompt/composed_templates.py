@@ -75,7 +75,7 @@ class Composed:
     template: Any
     described: str
     plain: bool
-    """Whether it takes every conversation in one order or another."""
+    """Whether it is one that takes every conversation in some order."""
 
 
 @st.composite
@@ -117,7 +117,7 @@ def templates(draw: st.DrawFn) -> Composed:
         return one
     other = draw(_single())
     named = [{"name": "default", "template": one.template}, {"name": "tool_use", "template": other.template}]
-    return Composed(named, f"{one.described}; with tools: {other.described}", one.plain and other.plain)
+    return Composed(named, f"{one.described}; with tools: {other.described}", plain=False)
 
 
 Turn = Literal["system", "user", "assistant", "called"]
