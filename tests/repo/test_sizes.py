@@ -68,7 +68,7 @@ BUDGET = {
     "tests/api/bodies": 2_030,
     "tests/api/cli": 2_811,
     "tests/api/cli/models": 701,
-    "tests/api/dialects": 7_194,
+    "tests/api/dialects": 7_207,
     "tests/api/http": 3_657,
     "tests/api/options": 1_017,
     "tests/cancellation": 908,

@@ -149,6 +149,22 @@ async def test_any_number_of_options_has_its_probabilities(
     assert tuple(shares) == expected(Question("q", tuple(map(Option, values)))).shares
 
 
+@trio_test
+async def test_a_chat_model_ranks_by_a_decision_about_each_document(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    response = await post({"query": "a fruit", "documents": ["apple", "nail", "pear"]}, "/v1/rerank")
+    assert response.status_code == 200, response.text
+    question = statement("The document answers the query.")
+    shares = {
+        text: expected(question, {"role": "user", "content": f"Query: a fruit\n\nDocument: {text}"}).shares[0]
+        for text in ("apple", "nail", "pear")
+    }
+    results = response.json()["results"]
+    assert [one["relevance_score"] for one in results] == sorted(shares.values(), reverse=True)
+    assert {one["document"]["text"]: one["relevance_score"] for one in results} == shares
+
+
 def question_of(**changes: Any) -> dict[str, Any]:
     return {"input": "x", "questions": [{**CHOICE, **changes}]}
 
