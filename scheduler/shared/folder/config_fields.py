@@ -16,16 +16,23 @@ WITH_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap"), (0,)),
     "moe_router_logit_softcapping": (0,),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
-    **dict.fromkeys(("attention_value_scale", "routed_scaling_factor"), (1,)),
+    "attention_value_scale": (1,),
     **dict.fromkeys(("clip_qkv", "attention_multiplier"), ()),
-    **dict.fromkeys(("scale_attn_weights", "rope_interleave"), (True,)),
+    "scale_attn_weights": (True,),
     **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "alibi", "use_alibi", "use_logn_attn"), (False,)),
     **dict.fromkeys(("moe_apply_router_weight_on_input", "cross_layer_attention"), (False,)),
-    **dict.fromkeys(("layernorm_zero_centered_gamma", "norm_topk_prob"), (False,)),
+    "layernorm_zero_centered_gamma": (False,),
 }
 """By field the values at which it does nothing, beside none at all."""
-_FIXED: Final = {("nanochat", "final_logit_softcapping"): (15,)}
-"""What a module computes without reading the field."""
+_INTERLEAVED: Final = ("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k25")
+_FIXED: Final[Mapping[tuple[str, str], tuple[Any, ...]]] = {
+    ("nanochat", "final_logit_softcapping"): (15,),
+    ("deepseek", "routed_scaling_factor"): (1,),
+    ("mixtral", "norm_topk_prob"): (True,),
+    **{(name, "norm_topk_prob"): (False,) for name in ("deepseek", "deepseek_v2", "qwen2_moe")},
+    **{(name, "rope_interleave"): (True,) for name in _INTERLEAVED},
+}
+"""What a module computes without reading the field. Another module's code may have either value."""
 
 _IN_CODE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     **dict.fromkeys(
@@ -37,7 +44,7 @@ _IN_CODE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
             ("xielu",),
         ),
     ),
-    "scoring_func": (("softmax",), ("sigmoid",)),
+    "scoring_func": (("softmax",), ("sigmoid",), ("softplus",)),
 }
 """By field words for one thing; a module that computes it has one of them in its code."""
 

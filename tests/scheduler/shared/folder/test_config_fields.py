@@ -120,6 +120,9 @@ def test_what_changes_answers_and_is_not_computed_is_refused_by_name(
         ("gemma2", "attn_logit_softcapping", 50.0),
         ("phi-msft", "activation_function", "gelu_new"),
         ("nanochat", "final_logit_softcapping", 15.0),
+        ("hunyuan", "norm_topk_prob", True),
+        ("hunyuan", "routed_scaling_factor", 2.5),
+        ("llama", "scoring_func", "softmax"),
         ("llama", "hidden_act", "an_activation_of_next_year"),
     ],
 )
