@@ -20,8 +20,9 @@ from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.prepared import Prepared
 from scheduler.prompt.model_folder import inspect
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
 from scheduler.shared.messages import (
