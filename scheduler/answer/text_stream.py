@@ -8,12 +8,12 @@ again.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
-from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.stop_strings import wanted_marks
 from scheduler.events import AnswerPiece
 
 LONGEST_NAME = 1024
@@ -147,11 +147,24 @@ class TextStream:
                 return False
             yield
 
+    def any_of(self, literals: Iterable[str]) -> Waiting[str]:
+        """Read and return the first of `literals` that is next; "" if none is."""
+        for literal in literals:
+            if (yield from self.optional(literal)):
+                return literal
+        return ""
+
+    def word(self, others: str) -> Waiting[str]:
+        """Read and return letters, digits and `others`."""
+        word = ""
+        while (letter := (yield from self.peek())) and (letter.isalnum() or letter in others):
+            word += self.read(1)
+        return word
+
     def one_of(self, literals: Sequence[str]) -> Waiting[str]:
         """Read and return the first of `literals` that is next. Raise NotAsWritten."""
-        for literal in literals:
-            if literal and (yield from self.optional(literal)):
-                return literal
+        if found := (yield from self.any_of(filter(None, literals))):
+            return found
         raise (TextEnded if (yield from self.ended()) else NotAsWritten)(
             f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}"
         )
@@ -168,8 +181,8 @@ class TextStream:
             return self.read(found.start() - self._at), "" if is_half else found[0]
         keep = 0
         if not self.closed:
-            longest = max(map(len, marks))
-            keep = possible_beginning(self._text[max(self._at, len(self._text) - longest) :], marks)
+            wanted = wanted_marks(tuple(marks))
+            keep = wanted.beginning(self._text[max(self._at, len(self._text) - wanted.longest) :])
         return self.read(len(self._text) - keep - self._at), ""
 
     def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:

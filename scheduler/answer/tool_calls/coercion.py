@@ -19,6 +19,7 @@ _INTEGER = re.compile(r"-?\d{1,4000}")
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = ("null", "None")
 _DEEPEST = 32
+_OF_ANY_STRING = {"type", "title", "description", "default", "examples"}
 _CHARACTERS_PER_STEP = 64
 """Characters of JSON that are parsed or written in the time of one step."""
 
@@ -98,6 +99,23 @@ def property_schema(schema: Schema, name: str) -> Any:
     """Return the subschema of one argument; {} if there is none."""
     properties = schema.get("properties")
     return properties.get(name, {}) if isinstance(properties, Mapping) else {}
+
+
+def takes_strings(schema: Any) -> bool:
+    """Return whether a value that is marked as a string stays one."""
+    if not isinstance(schema, Mapping):
+        return True
+    kinds = schema.get("type")
+    if kinds is None:
+        branches = schema.get("anyOf", schema.get("oneOf"))
+        if isinstance(branches, list) and not schema.keys() & {"allOf", "$ref", "enum", "const"}:
+            # One branch takes any string: this is how schemas write an optional text.
+            return any(
+                isinstance(one, Mapping) and one.keys() <= _OF_ANY_STRING and takes_strings(one)
+                for one in branches
+            )
+        return not any(name in schema for name in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const"))
+    return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 from scheduler.answer.notations.parameter_kind import read_mixed
 from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
-from scheduler.answer.tool_calls.coercion import property_schema
-from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.coercion import property_schema, takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.quoted_text import text_until
 from scheduler.answer.tool_calls.written_call import WrittenCall

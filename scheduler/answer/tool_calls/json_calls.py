@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream, Waiting
-from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
+from scheduler.answer.tool_calls.bracketed import JSON, bracketed
 from scheduler.answer.tool_calls.literals import read_value
-from scheduler.answer.tool_calls.nested_text import nested_value
-from scheduler.answer.tool_calls.quoted_text import (
-    QUOTES,
-    json_string,
-    member_ends,
-    python_string,
-    short_string,
-)
+from scheduler.answer.tool_calls.quoted_text import QUOTES, argument_name, nested_value, short_string
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
 NAMES = ("name", "tool_name", "function")
@@ -34,8 +26,8 @@ def json_call(stream: TextStream, begin: Begin, is_offered: Callable[[str], bool
         yield from stream.space()
         if (yield from stream.optional("}")):
             break
-        key = yield from short_string(stream)
-        yield from _colon(stream)
+        key = yield from argument_name(stream, (":",))
+        yield from stream.space()
         opening = yield from stream.peek()
         if key in NAMES and opening in QUOTES and not name:
             name = yield from short_string(stream)
@@ -71,43 +63,13 @@ def json_arguments(stream: TextStream, call: WrittenCall) -> Reading[None]:
     yield from stream.space()
     opening = yield from stream.peek()
     if opening == "{":
-        yield from _members(stream, call)
+        stream.read(1)
+        yield from bracketed(stream, call, "}", JSON)
     elif opening in ("<", "["):
         yield call.end()
     else:
         text = yield from nested_value(stream, QUOTES)
         yield from _whole(call, text)
-
-
-def _members(stream: TextStream, call: WrittenCall) -> Reading[None]:
-    yield from stream.one_of(["{"])
-    mark = ","
-    while mark == ",":
-        yield from stream.space()
-        # Models write a comma behind the last member, which JSON does not allow.
-        if (yield from stream.optional("}")):
-            break
-        key = yield from short_string(stream)
-        yield from _colon(stream)
-        takes = takes_strings(call.property_schema(key))
-        if takes and (yield from stream.optional('"')):
-            yield call.begin_string(key)
-            yield from json_string(stream, call)
-        elif takes and (yield from stream.optional("'")):
-            yield call.begin_string(key)
-            yield from python_string(stream, call, "'", partial(member_ends, stream))
-        else:
-            text = yield from nested_value(stream, QUOTES)
-            yield from call.member(key, len(text), partial(read_value, text))
-        yield from stream.space()
-        mark = yield from stream.one_of([",", "}"])
-    yield call.end()
-
-
-def _colon(stream: TextStream) -> Waiting[None]:
-    yield from stream.space()
-    yield from stream.one_of([":"])
-    yield from stream.space()
 
 
 def _whole(call: WrittenCall, text: str) -> Reading[None]:

@@ -33,10 +33,9 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.braced import braced_arguments
+from scheduler.answer.tool_calls.bracketed import CLOSERS, PYTHON, braces, bracketed
 from scheduler.answer.tool_calls.elements import element_arguments
 from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
-from scheduler.answer.tool_calls.keywords import keyword_arguments
 from scheduler.answer.tool_calls.tagged import TaggedArguments
 from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
 from scheduler.events import MalformedCall
@@ -148,7 +147,7 @@ class CallReader:
             yield from self._braces()
             yield from self._stream.space()
             end = self._stream.position
-            if not (yield from self._stream.ended()) and not (yield from self._literal(self._openers)):
+            if not (yield from self._stream.ended()) and not (yield from self._stream.any_of(self._openers)):
                 raise NotAsWritten("there is text behind the arguments")
             self._stream.rewind(end)
             self._over()
@@ -170,7 +169,7 @@ class CallReader:
         opened = False
         for _ in range(_MOST_MARKS):
             yield from self._stream.space()
-            if not (yield from self._literal(self._openers)):
+            if not (yield from self._stream.any_of(self._openers)):
                 break
             opened = True
         for form in self._prefixes:
@@ -249,10 +248,10 @@ class CallReader:
             self._listed = self._within = False
         while True:
             yield from stream.space()
-            if mark := (yield from self._literal(self._openers)):
+            if mark := (yield from self._stream.any_of(self._openers)):
                 opened, self._within = mark, True
                 continue
-            if mark := (yield from self._literal(self._closers)):
+            if mark := (yield from self._stream.any_of(self._closers)):
                 self._within = self._within and mark != self._notation.closing_mark
                 if first:
                     raise _Empty("there is no call between the marks")
@@ -267,7 +266,7 @@ class CallReader:
                 if first:
                     raise _Empty("there is no call in the list")
                 continue
-            if not first and (yield from self._literal(_SEPARATORS)):
+            if not first and (yield from self._stream.any_of(_SEPARATORS)):
                 continue
             if (yield from stream.peek()) == "{":
                 return "{"
@@ -307,13 +306,6 @@ class CallReader:
         own = [form for form in forms if opened in _openers_of(form)]
         return next(iter(sorted(own or forms, key=lambda form: form.prefix != "")), None)
 
-    def _literal(self, literals: Sequence[str]) -> Waiting[str]:
-        """Read and return one of these; "" if none is next."""
-        for literal in literals:
-            if (yield from self._stream.optional(literal)):
-                return literal
-        return ""
-
     def _one(self, form: Notation | str) -> Reading[None]:
         if isinstance(form, str):
             yield from json_call(self._stream, self._begin, self._calls.offered.__contains__)
@@ -325,9 +317,10 @@ class CallReader:
             case JsonObject():
                 yield from json_arguments(self._stream, call)
             case Keywords():
-                yield from keyword_arguments(self._stream, call)
-            case Braced() as braced:
-                yield from braced_arguments(self._stream, call, braced)
+                yield from bracketed(self._stream, call, ")", PYTHON)
+            case Braced(string_mark=mark):
+                opening = yield from self._stream.one_of([*CLOSERS])
+                yield from bracketed(self._stream, call, CLOSERS[opening], braces(mark))
             case Elements(mark=mark):
                 yield from element_arguments(self._stream, call, mark, self._calls.budget)
             case Tagged() as tagged:
@@ -470,7 +463,7 @@ class CallReader:
         behind = stream.position
         while True:
             yield from stream.space()
-            if not (yield from self._literal(self._closers)):
+            if not (yield from self._stream.any_of(self._closers)):
                 break
             behind = stream.position
         stream.rewind(behind)

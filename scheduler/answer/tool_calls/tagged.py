@@ -25,7 +25,7 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.coercion import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
 

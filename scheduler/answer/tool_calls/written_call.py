@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
@@ -11,13 +12,19 @@ from typing import Any
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
-from scheduler.answer.tool_calls.json_text import json_text
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
 _WRAPPERS = ("arguments", "parameters", "properties", "input")
 LONG_TEXT = 512
 """Characters up to which a value is read within a token's time."""
+
+
+def json_text(value: Any) -> str:
+    """Return JSON for the client. Raise ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # JSON can escape a lone surrogate, which UTF-8 cannot encode.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class AnswerCalls:

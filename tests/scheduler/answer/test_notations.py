@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.stop_strings import wanted_marks
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.examples import examples, some
 from tests.scheduler.answer.notations import (
@@ -153,9 +153,9 @@ def test_only_one_call_is_all_even_if_it_cannot_be_read() -> None:
 def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written: Written) -> None:
     """Half a call is never text, and never a failure; whole ones before it stay."""
     data = written.raw.encode()
-    marks = sorted(written.form.spelled(tools=True))
+    marks = tuple(sorted(written.form.spelled(tools=True)))
     for end in some(range(len(data))):
-        if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
+        if wanted_marks(marks).beginning(data[:end].decode("utf-8", "ignore")):
             continue  # Half a mark may be text, and is passed on.
         answer = pipeline(written.form, in_reasoning=written.in_reasoning)
         message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
