@@ -12,14 +12,19 @@ coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import ge, gt, le, lt
 from typing import Any
 
 Schema = Mapping[str, Any]
+JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 
 ANSWER_STEPS = 5_000
 """The budget for all arguments of one answer: 5 to 30 ms. A call with a thousand values takes about three
 thousand."""
+TOOL_STEPS = 2_000
+"""The budget for the types of one tool's parameters: past it, one may be anything."""
 _DEEPEST = 64
+_DEEPEST_TYPE = 16
 _LONGEST_POINTER = 1_000
 _LONGEST_CHAIN = 8
 
@@ -46,11 +51,11 @@ class SchemaCheck:
 
     def __init__(self, root: Schema, budget: StepBudget) -> None:
         self._root = root
-        self._budget = budget
+        self.budget = budget
 
     def accepts(self, value: Any, schema: Any, depth: int = _DEEPEST) -> bool:
         """Return False only if `value` is invalid. Raise StepsExhausted."""
-        self._budget.spend()
+        self.budget.spend()
         if schema is False:
             return False
         if depth == 0 or not isinstance(schema, Mapping):
@@ -63,6 +68,37 @@ class SchemaCheck:
             and self._fits_branches(value, schema, depth)
             and self._fits_inside(value, schema, depth)
         )
+
+    def may_be(self, schema: Any, depth: int = _DEEPEST_TYPE) -> frozenset[str]:
+        """Return the JSON types that `schema` may allow. Raise StepsExhausted."""
+        self.budget.spend()
+        if schema is False:
+            return frozenset()
+        if depth == 0 or not isinstance(schema, Mapping):
+            return JSON_TYPES
+        found = JSON_TYPES
+        if "$ref" in schema:
+            found &= self.may_be(self.resolve(schema), depth - 1)
+        if declared := frozenset(self.types(schema)):
+            declared |= {"integer"} if "number" in declared else set()
+            found &= declared if declared <= JSON_TYPES else JSON_TYPES
+        elif "properties" in schema:
+            # The keyword constrains objects only, but its author means that the value is one.
+            found &= {"object"}
+        elif "items" in schema:
+            found &= {"array"}
+        if isinstance(choices := schema.get("enum"), list):
+            self.budget.spend(len(choices))
+            found &= {kind for kind in found if any(map(_IS_TYPE[kind], choices))}
+        if "const" in schema:
+            found &= {kind for kind in found if _IS_TYPE[kind](schema["const"])}
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(branches := schema.get(keyword), list) and branches:
+                found &= frozenset().union(*(self.may_be(one, depth - 1) for one in branches))
+        if isinstance(every := schema.get("allOf"), list):
+            for one in every:
+                found &= self.may_be(one, depth - 1)
+        return found
 
     def resolve(self, schema: Any) -> Schema | None:
         """Return the schema, or the target of its local `$ref`; None if that is not a schema."""
@@ -81,7 +117,7 @@ class SchemaCheck:
             return (kinds,)
         if not isinstance(kinds, list):
             return ()
-        self._budget.spend(len(kinds))
+        self.budget.spend(len(kinds))
         return tuple([kind for kind in kinds if isinstance(kind, str)])
 
     def _at(self, pointer: Any) -> Any:
@@ -89,7 +125,7 @@ class SchemaCheck:
             return None
         place: Any = self._root
         parts = pointer.removeprefix("#").split("/")[1:]
-        self._budget.spend(1 + len(parts))
+        self.budget.spend(1 + len(parts))
         for part in parts:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(place, list) and name.isascii() and name.isdecimal():
@@ -107,7 +143,7 @@ class SchemaCheck:
         choices = schema.get("enum")
         if not isinstance(choices, list):
             return True
-        self._budget.spend(len(choices))
+        self.budget.spend(len(choices))
         return any(_may_equal(value, choice) for choice in choices)
 
     def _fits_branches(self, value: Any, schema: Schema, depth: int) -> bool:
@@ -143,17 +179,30 @@ class SchemaCheck:
         required = schema.get("required")
         if not isinstance(required, list):
             return True
-        self._budget.spend(len(required))
+        self.budget.spend(len(required))
         return all(not isinstance(name, str) or name in value for name in required)
 
     def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
-        properties = schema.get("properties")
-        named = properties if isinstance(properties, Mapping) else {}
+        named = properties_of(schema)
         # The check does not match the patterns, so one of them may cover any name.
         others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         if others is True and not named:
             return True
         return all(self.accepts(item, named.get(name, others), depth - 1) for name, item in value.items())
+
+
+def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
+    """Return the JSON types that `schema` may allow; local references resolve in `root`."""
+    try:
+        return SchemaCheck(root, budget or StepBudget(TOOL_STEPS)).may_be(schema)
+    except StepsExhausted:
+        return JSON_TYPES
+
+
+def properties_of(schema: Schema) -> Mapping[str, Any]:
+    """Return an object's declared members."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def is_of(value: Any, types: tuple[str, ...]) -> bool:
@@ -187,29 +236,19 @@ def _may_equal(value: Any, wanted: Any) -> bool:
 
 
 def _is_within_bounds(value: Any, schema: Schema) -> bool:
-    if _is_number(value):
-        return (
-            _holds(schema, "minimum", lambda bound: value >= bound)
-            and _holds(schema, "maximum", lambda bound: value <= bound)
-            and _holds(schema, "exclusiveMinimum", lambda bound: value > bound)
-            and _holds(schema, "exclusiveMaximum", lambda bound: value < bound)
-        )
-    if isinstance(value, str | list | dict):
-        least, most = _SIZES[type(value)]
-        size = len(value)
-        return _holds(schema, least, lambda bound: size >= bound) and _holds(
-            schema, most, lambda bound: size <= bound
-        )
+    for keyword in schema.keys() & _BOUNDS.keys():
+        kind, holds = _BOUNDS[keyword]
+        if not _IS_TYPE[kind](value) or not _is_number(bound := schema[keyword]):
+            continue
+        if not holds(value if kind == "number" else len(value), bound):
+            return False
     return True
 
 
-_SIZES: dict[type, tuple[str, str]] = {
-    str: ("minLength", "maxLength"),
-    list: ("minItems", "maxItems"),
-    dict: ("minProperties", "maxProperties"),
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    **{"minimum": ("number", ge), "maximum": ("number", le)},
+    **{"exclusiveMinimum": ("number", gt), "exclusiveMaximum": ("number", lt)},
+    **{"minLength": ("string", ge), "maxLength": ("string", le)},
+    **{"minItems": ("array", ge), "maxItems": ("array", le)},
+    **{"minProperties": ("object", ge), "maxProperties": ("object", le)},
 }
-
-
-def _holds(schema: Schema, keyword: str, holds: Callable[[Any], bool]) -> bool:
-    bound = schema.get(keyword)
-    return not _is_number(bound) or holds(bound)

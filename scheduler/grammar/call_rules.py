@@ -23,7 +23,7 @@ from scheduler.answer.notations.description import (
     Notation,
     Tagged,
 )
-from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
+from scheduler.answer.schema_check import json_types
 from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
 from scheduler.grammar.plain_schema import Plain, plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
@@ -303,7 +303,7 @@ class _TaggedRules:
         if others is False:
             return self._breaks() or NOTHING
         path = (*one.path, "additionalProperties")
-        if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
+        if "string" not in json_types(others, self._forms.root):
             self._forms.fault(path, "parameters without declared names can only be strings in this notation")
             return self._breaks() or NOTHING
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]

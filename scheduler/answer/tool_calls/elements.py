@@ -12,10 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from scheduler.answer.notations.parameter_kind import read_mixed
-from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.schema_check import StepBudget, properties_of
 from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
-from scheduler.answer.tool_calls.coercion import property_schema, takes_strings
+from scheduler.answer.tool_calls.coercion import read_mixed, takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.quoted_text import text_until
 from scheduler.answer.tool_calls.written_call import WrittenCall
@@ -52,7 +51,7 @@ def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: 
 def _read(
     text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str, budget: StepBudget
 ) -> Any:
-    schema = property_schema(call.schema, key)
+    schema = properties_of(call.schema).get(key, {})
     if mark in text:
         return _nested(text, mark, schema, 0)
     if "string" not in types:
@@ -102,7 +101,7 @@ def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
 def _schema_of(schema: Any, name: str) -> Any:
     if not isinstance(schema, dict):
         return {}
-    return schema.get("items", {}) if name == _ITEM else property_schema(schema, name)
+    return schema.get("items", {}) if name == _ITEM else properties_of(schema).get(name, {})
 
 
 def _scalar(text: str, schema: Any) -> Any:

@@ -360,9 +360,8 @@ class CallReader:
         """Begin a call. Raise NotAsWritten for an empty name."""
         if not name:
             raise NotAsWritten("it names no tool")
-        if not self._calls.offered.is_read:
+        if self._calls.offered.is_large(name):
             yield HEAVY
-            self._calls.offered.read()
         self._call = self._calls.start(name, call_id, self._stream)
         yield self._call.started
         return self._call

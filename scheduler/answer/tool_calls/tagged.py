@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from scheduler.answer.notations.description import BREAK, NAME, Tagged
-from scheduler.answer.notations.parameter_kind import read_mixed
 from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.text_stream import (
     HEAVY,
@@ -25,7 +24,7 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.coercion import takes_strings
+from scheduler.answer.tool_calls.coercion import read_mixed, takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
 

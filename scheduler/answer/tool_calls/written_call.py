@@ -9,9 +9,15 @@ from hashlib import sha256
 from html import unescape
 from typing import Any
 
-from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import (
+    JSON_TYPES,
+    SchemaCheck,
+    StepBudget,
+    StepsExhausted,
+    properties_of,
+)
 from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
-from scheduler.answer.tool_calls.coercion import coerce, property_schema
+from scheduler.answer.tool_calls.coercion import coerce
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
@@ -62,6 +68,7 @@ class WrittenCall:
     def __init__(self, started: ToolCallStarted, calls: AnswerCalls, stream: TextStream) -> None:
         self.started = started
         self.schema = calls.offered.schema(started.name)
+        self._types = calls.offered.types(started.name)
         self._calls = calls
         self._stream = stream
         self._sent: list[str] = []
@@ -75,18 +82,16 @@ class WrittenCall:
 
     def json_types(self, key: str) -> frozenset[str]:
         """Return the JSON types that the schema of an argument allows."""
-        return self._calls.offered.types(self.started.name, key)
+        return self._types.get(key, JSON_TYPES)
 
     def lacks(self, key: str) -> bool:
         """Return whether `key` is a parameter of the tool that the model has not written yet."""
-        properties = self.schema.get("properties")
-        return isinstance(properties, Mapping) and key in properties and key not in self._keys
+        return key in properties_of(self.schema) and key not in self._keys
 
     def wraps(self, key: str) -> bool:
         """Return whether the value of `key` can be all of the arguments: models make one of them."""
-        properties = self.schema.get("properties")
-        named = isinstance(properties, Mapping) and len(properties) > 0 and key not in properties
-        return named and key in _WRAPPERS and not self._sent
+        properties = properties_of(self.schema)
+        return bool(properties) and key not in properties and key in _WRAPPERS and not self._sent
 
     def spelled(self, key: str) -> str:
         """Return the name of a parameter that a model writes as `key`."""
@@ -94,7 +99,7 @@ class WrittenCall:
 
     def property_schema(self, key: str) -> Any:
         """Return the schema of one argument, with references followed; None if they cannot be followed."""
-        schema = property_schema(self.schema, key)
+        schema = properties_of(self.schema).get(key, {})
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +14,9 @@ import mlx_lm.tool_parsers
 
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.answer.notations.description import Tagged
-from scheduler.answer.notations.parameter_kind import property_types, read_mixed
-from scheduler.answer.schema_check import StepBudget
-from scheduler.answer.tool_calls.coercion import coerce, property_schema
+from scheduler.answer.schema_check import StepBudget, properties_of
+from scheduler.answer.tool_calls.coercion import coerce, read_mixed
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.request import Tool
 
 PARSERS = sorted(
@@ -31,7 +31,7 @@ def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any
     start, end = module.tool_call_start, module.tool_call_end
     ends = re.escape(end) if end else f"(?={re.escape(start)})"
     notation = tool_syntax(parser)
-    types = {tool.name: property_types(tool.parameters, StepBudget()) for tool in tools}
+    types = {tool.name: OfferedTools([tool]).types(tool.name) for tool in tools}
     definitions = [replace(tool, parameters=_view(types[tool.name])).definition() for tool in tools]
     schemas = {tool.name: tool.parameters for tool in tools}
     found = []
@@ -62,12 +62,12 @@ def can_carry(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
     return whole and all(text == text.strip() and text.lower() != "null" for text in texts)
 
 
-def _view(types: dict[str, frozenset[str]]) -> dict[str, Any]:
+def _view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
     properties = {key: {"type": "string" if "string" in kinds else "object"} for key, kinds in types.items()}
     return {"type": "object", "properties": properties}
 
 
-def _bare(value: Any, key: str, schema: Any, types: dict[str, frozenset[str]]) -> Any:
+def _bare(value: Any, key: str, schema: Any, types: Mapping[str, frozenset[str]]) -> Any:
     if not isinstance(value, str) or types.get(key) == frozenset(("string",)):
         return value
-    return read_mixed(value, property_schema(schema, key), schema, StepBudget())
+    return read_mixed(value, properties_of(schema).get(key, {}), schema, StepBudget())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.mlx_lm_parts import chat_template
-from scheduler.answer.notations.parameter_kind import property_types
+from scheduler.answer.schema_check import json_types
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import FinishReason
 from scheduler.request import Tool
@@ -243,8 +243,8 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
 def test_a_tools_types_are_looked_up_once_for_all_choices() -> None:
     """A client can write a schema for which that takes milliseconds, a model many values, and there may be
     128 choices."""
-    with patch("scheduler.answer.tool_calls.offered_tools.property_types", wraps=property_types) as looked_up:
+    with patch("scheduler.answer.tool_calls.offered_tools.json_types", wraps=json_types) as looked_up:
         offered = OfferedTools([TOOL])
         for _ in range(5):
-            assert offered.types(TOOL.name, "whole") == {"integer"}
-    assert looked_up.call_count == 1
+            assert offered.types(TOOL.name)["whole"] == {"integer"}
+    assert looked_up.call_count == len(VALUES)
