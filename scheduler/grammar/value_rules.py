@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -98,7 +99,7 @@ class BracedNotation:
 
     book: RuleBook
     form: Braced
-    is_name: Callable[[str], bool]
+    ends: Sequence[str]
     complaint: Complaint
     strict: bool
     gap: str = NOTHING
@@ -113,7 +114,7 @@ class BracedNotation:
         return self.form.order
 
     def key(self, name: str) -> str | None:
-        return quoted(f"{name}:") if self.is_name(name) else None
+        return quoted(f"{name}:") if re.fullmatch(self.form.names, name) else None
 
     def any_key(self) -> str:
         return self.book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,40}:/")
@@ -122,7 +123,7 @@ class BracedNotation:
         def complaint(pattern: str) -> str | None:
             return self.complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
 
-        pattern = text_pattern(form, self.form.ends, complaint, strict=self.strict)
+        pattern = text_pattern(form, self.ends, complaint, strict=self.strict)
         return (
             f"{self.book.literal(self.form.string_mark)} {self.book.ended_by(pattern, self.form.string_mark)}"
         )
@@ -130,7 +131,7 @@ class BracedNotation:
     def constant(self, value: Any) -> str | None:
         match value:
             case str():
-                return None if any(end in value for end in self.form.ends) else self._marked(value)
+                return None if any(end in value for end in self.ends) else self._marked(value)
             case dict():
                 members = [(self.key(name), self.constant(item)) for name, item in value.items()]
                 if any(key is None or item is None for key, item in members):

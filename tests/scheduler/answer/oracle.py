@@ -24,6 +24,9 @@ PARSERS = sorted(
 )
 
 
+_CONFUSING = {"function_gemma": ("}",), "gemma4": ("\\u0000",)}
+
+
 def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
     """The calls that mlx-lm reads in one answer, their arguments coerced to the tools' schemas. Its parsers
     decide by a property's `type` alone, so they see a schema that all read alike: text, or any JSON."""
@@ -52,10 +55,13 @@ def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any
 
 def can_carry(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
     """Whether mlx-lm's parser can read these calls as they are. Where values are bare texts it strips some,
-    takes the word null for null, and needs a parameter."""
-    form = tool_syntax(parser).arguments
+    takes the word null for null, and needs a parameter; elsewhere it ends calls at marks within strings."""
+    notation = tool_syntax(parser)
+    form = notation.arguments
     if not isinstance(form, Tagged) or form.is_flagged:
-        return True
+        strings = re.findall(r'"(?:\\.|[^"\\])*"', json.dumps(calls, ensure_ascii=False))
+        marks = (*notation.control, *_CONFUSING.get(parser, ()))
+        return not any(mark in text for text in strings for mark in marks)
     values = [value for _, arguments in calls for value in arguments.values()]
     texts = [value for value in values if isinstance(value, str)]
     whole = parser != "longcat" or all(arguments for _, arguments in calls)
