@@ -11,12 +11,10 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PACKAGE = "mlx_lm_without_mlx"
+from scheduler.shared.folder.mlx_lm_module import package_folder
 
 MODEL_DEFAULTS: dict[str, dict[str, str]] = {
     "muse_spark": {"chat_template_type": "muse_spark", "tool_parser_type": "muse_spark"}
@@ -25,19 +23,13 @@ MODEL_DEFAULTS: dict[str, dict[str, str]] = {
 
 
 @cache
-def _folder() -> Path:
-    # Finding a top-level package does not run it.
-    spec = find_spec("mlx_lm")
-    assert spec is not None
-    assert spec.submodule_search_locations, "mlx-lm is a requirement"
-    folder = Path(spec.submodule_search_locations[0])
-    package = ModuleType(_PACKAGE)
-    package.__path__ = [str(folder)]
-    sys.modules[_PACKAGE] = package
-    return folder
+def _package() -> str:
+    package = ModuleType("mlx_lm_without_mlx")
+    package.__path__ = [str(package_folder())]
+    sys.modules[package.__name__] = package
+    return package.__name__
 
 
 def chat_template(name: str) -> Any:
     """Return a module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raise ImportError."""
-    _folder()
-    return import_module(f"{_PACKAGE}.chat_templates.{name}")
+    return import_module(f"{_package()}.chat_templates.{name}")

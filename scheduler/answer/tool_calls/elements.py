@@ -8,7 +8,7 @@ with a mark before each tag, by which tags in a text are no tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -53,48 +53,35 @@ def _read(
 ) -> Any:
     schema = properties_of(call.schema).get(key, {})
     if mark in text:
-        return _nested(text, mark, schema, 0)
+        return _nested(iter(re.split(rf"{re.escape(mark)}<(/?)([^<>/\s]+)>", text)), None, schema)
     if "string" not in types:
         return _leaf(text, schema)
     return read_mixed(text, schema, call.schema, budget)
 
 
-def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
-    """Return the value of elements: a list of items, or an object, in which a name that is there twice has a
-    list."""
+def _nested(parts: Iterator[str], end: str | None, schema: Any, depth: int = 0) -> Any:
+    """Return the value of elements up to the closing tag `end`: a text, a list of items, or an object, in
+    which a name that is there twice has a list. `parts`: a text, then of each tag "/" or "", its name and what
+    is behind it."""
     if depth > _DEEPEST:
         raise NotAsWritten("the arguments are nested too deeply")
-    parts = text.split(mark)
-    items: list[tuple[str, Any]] = []
-    at = 1
-    between = parts[0]
-    while at < len(parts):
-        opening = re.match(r"<([^<>/\s]+)>", parts[at])
-        if opening is None:
-            raise NotAsWritten(f"{parts[at][:40]!r} is no element")
-        name, level, end = opening[1], 1, at + 1
-        while end < len(parts):
-            level += parts[end].startswith(f"<{name}>") - parts[end].startswith(f"</{name}>")
-            if level == 0:
-                break
-            end += 1
-        if end == len(parts):
-            raise NotAsWritten(f"no end of {name}")
-        inner = _schema_of(schema, name)
-        first, inside = parts[at][opening.end() :], parts[at + 1 : end]
-        value = (
-            _nested(mark.join([first, *inside]), mark, inner, depth + 1) if inside else _scalar(first, inner)
-        )
-        items.append((name, value))
-        between += parts[end][len(name) + 3 :]
-        at = end + 1
-    if between.strip():
-        raise NotAsWritten(f"{between.strip()[:40]!r} stands between elements")
-    if {name for name, _ in items} == {_ITEM}:
-        return [value for _, value in items]
+    text = next(parts)
     values: dict[str, list[Any]] = {}
-    for name, value in items:
-        values.setdefault(name, []).append(value)
+    for slash, name in zip(parts, parts, strict=False):
+        if slash:
+            break
+        values.setdefault(name, []).append(_nested(parts, name, _schema_of(schema, name), depth + 1))
+        text += next(parts)
+    else:
+        slash, name = "", None
+    if name != end:
+        raise NotAsWritten(f"no end of {end}")
+    if not values:
+        return _scalar(text, schema)
+    if text.strip():
+        raise NotAsWritten(f"{text.strip()[:40]!r} stands between elements")
+    if [*values] == [_ITEM]:
+        return values[_ITEM]
     return {name: several if len(several) > 1 else several[0] for name, several in values.items()}
 
 

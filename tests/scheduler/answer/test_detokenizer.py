@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from scheduler.answer.detokenizer import (
-    ByteLevelDetokenizer,
     ByteTable,
     Detokenizer,
-    PieceDetokenizer,
+    TableDetokenizer,
     WindowDetokenizer,
 )
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -112,7 +111,7 @@ them before a character in byte tokens exhaust its bound."""
 def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) -> None:
     """Random ids, most of them not text, special and added tokens and ids beyond the vocabulary."""
     hub, library = tokenizer_of(kind)
-    assert isinstance(hub.detokenizer(), ByteLevelDetokenizer)
+    assert isinstance(hub.detokenizer(), TableDetokenizer)
     added = st.sampled_from(sorted(library.get_added_tokens_decoder()))
 
     @thoroughly
@@ -150,7 +149,7 @@ def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
 def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int], sizes: list[int]) -> None:
     """Random tokens, special and added ones too, wherever byte tokens form characters."""
     hub, library = tokenizer_of(kind)
-    assert isinstance(hub.detokenizer(), PieceDetokenizer)
+    assert isinstance(hub.detokenizer(), TableDetokenizer)
     assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
 
 
@@ -168,14 +167,14 @@ def _byte_tokens(data: bytes) -> list[int]:
     return [FIRST_BYTE_TOKEN + byte for byte in data]
 
 
-def byte_detokenizer() -> ByteLevelDetokenizer:
+def byte_detokenizer() -> TableDetokenizer:
     """Ids are bytes."""
 
     class Bytes(ByteTable):
         def __getitem__(self, token_id: int) -> bytes:
             return bytes([token_id])
 
-    return ByteLevelDetokenizer(Bytes(lambda token_id: None))
+    return TableDetokenizer(Bytes(lambda token_id: None))
 
 
 def test_an_incomplete_character_is_held_back() -> None:
