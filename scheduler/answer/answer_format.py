@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from scheduler.answer import harmony, mlx_lm_parts
@@ -16,14 +16,21 @@ from scheduler.answer.notations.catalog import (
     MISTRAL,
     MISTRAL_LIST,
     NOTATIONS,
-    described,
     sign_of,
+    tool_syntax,
 )
 from scheduler.answer.notations.description import Elements, Layout, Notation, Unheld
-from scheduler.answer.sections import SectionKind, Sections
 from scheduler.errors import OptionError
 
-__all__ = ["GENERIC", "GENERIC_CALL", "GENERIC_RESULT", "AnswerFormat", "Layout", "answer_format"]
+__all__ = [
+    "GENERIC",
+    "GENERIC_CALL",
+    "GENERIC_RESULT",
+    "AnswerFormat",
+    "Layout",
+    "answer_format",
+    "tool_syntax",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,6 @@ class AnswerFormat:
         return HARMONY if self.layout is Layout.HARMONY else self.tools
 
     @property
-    def has_tool_calls(self) -> bool:
-        return self.notation is not None
-
-    @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
         """Return whose notation the calls are in: the model's own template's, or ours
         (`prompt/generic_tools.py`)."""
@@ -86,9 +89,6 @@ class AnswerFormat:
         known = (name for name, syntax in REASONING_SYNTAXES.items() if syntax == self.reasoning)
         return next(known, self.reasoning.start)
 
-    def without_tools(self) -> AnswerFormat:
-        return replace(self, tools=None)
-
     def spelled(self, *, tools: bool) -> frozenset[str]:
         """Return the control tokens that must appear in the text so that the marks are found. Others are
         dropped."""
@@ -100,14 +100,6 @@ class AnswerFormat:
         if tools and self.tools is not None:
             tokens += [token for one in (self.tools, *self.tools.also) for token in one.control]
         return frozenset(tokens)
-
-    def splitter(self, *, tools: bool, in_reasoning: bool) -> Sections:
-        """Return where an answer begins. `tools`: whether any were offered. `in_reasoning`: the prompt opened
-        it."""
-        opens = self.reasoning is not None and (in_reasoning or self.reasoning.opens)
-        if self.layout is not Layout.MARKS:
-            return Sections(SectionKind.HIDDEN, tools)
-        return Sections(SectionKind.REASONING if opens else SectionKind.TEXT, tools)
 
 
 PLAIN = AnswerFormat()
@@ -142,20 +134,15 @@ _AROUND_TEXT = (
 """What families write around an answer's text."""
 
 
-def tool_parsers() -> tuple[str, ...]:
-    """Return values of `--tool-parser`."""
-    return ("auto", "none", "harmony", *NOTATIONS)
-
-
-def tool_syntax(name: str) -> Notation:
-    return described(name)
+TOOL_PARSERS = ("auto", "none", "harmony", *NOTATIONS)
+"""Values of `--tool-parser`."""
 
 
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
     """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
-    _check("tool-parser", tool_parser, tool_parsers())
+    _check("tool-parser", tool_parser, TOOL_PARSERS)
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     vocabulary = tokenizer.get_vocab()
     if "harmony" in (tool_parser, reasoning_parser) or (
@@ -248,9 +235,9 @@ def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, temp
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
         found = "dsml" if program == "deepseek_v32" else sign_of(template)
         name = given or found or _by_vocabulary(tokenizer.get_vocab()) or "none"
-        if name not in tool_parsers():
+        if name not in TOOL_PARSERS:
             raise OptionError(f"--tool-parser: the model asks for {name!r}, which is not known")
-    return None if name == "none" else described(name)
+    return None if name == "none" else tool_syntax(name)
 
 
 def _by_vocabulary(vocabulary: Mapping[str, int]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.answer.harmony import BOUNDS, ENDS, MESSAGE, Header
-from scheduler.answer.sections import SectionKind, Sections, SectionText
+from scheduler.answer.sections import SectionKind, SectionText
 from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream, is_control
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
@@ -30,25 +30,27 @@ class Assembly:
     def __init__(
         self,
         answer_format: AnswerFormat,
-        sections: Sections,
         tools: OfferedTools,
         call_id: Callable[[int], str],
         *,
+        in_reasoning: bool,
         parallel_calls: bool,
         spans: TokenSpans | None = None,
     ) -> None:
-        """`spans` is given only if pieces of text carry their tokens' log-probabilities."""
+        """`in_reasoning`: the prompt opened it. `spans` is given only if pieces of text carry their tokens' log-probabilities."""
         self._format = answer_format
-        self._section = sections.initial
         self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
         self._stream = TextStream()
         self._spans = spans
         is_marked = answer_format.layout is Layout.MARKS
+        opens = answer_format.reasoning is not None and (in_reasoning or answer_format.reasoning.opens)
+        kind = SectionKind.REASONING if opens else SectionKind.TEXT
+        self._section = kind if is_marked else SectionKind.HIDDEN
         separator = "" if is_marked else "\n"
         self._texts = {kind: SectionText(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
         if self._section is not SectionKind.TEXT:
             self._enter(self._section)
-        notation = answer_format.notation if sections.calls else None
+        notation = answer_format.notation if tools else None
         self._block = None if notation is None else CallReader(notation, self._calls, self._stream)
         self._result_mark = notation.result_mark if notation is not None else ""
         self._bare = _BARE if notation is not None and notation.bare else ()

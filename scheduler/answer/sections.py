@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 
 
@@ -11,14 +10,6 @@ class SectionKind(Enum):
     REASONING = auto()
     HIDDEN = auto()
     """Headers that are not part of the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sections:
-    """Where an answer begins. `calls`: whether tools were offered; otherwise nothing counts as a call."""
-
-    initial: SectionKind
-    calls: bool
 
 
 class SectionText:

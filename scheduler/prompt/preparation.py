@@ -292,7 +292,7 @@ class Preparation:
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         stops, offered = WantedStrings(request.stop, silent_stops), OfferedTools(tools)
         form = self.tokenizer.answer_format
-        is_plain = (form if tools else form.without_tools()) == PLAIN
+        is_plain = (form if tools else replace(form, tools=None)) == PLAIN
         short_ids = form.tools is not None and form.tools.short_ids
         token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
         spelled = frozenset() if is_plain else self._spelled(request.prompt)
@@ -307,9 +307,9 @@ class Preparation:
             if isinstance(request.prompt, ChatPrompt) and not is_plain:
                 assembly = Assembly(
                     form,
-                    form.splitter(tools=bool(tools), in_reasoning=tokens.opens_reasoning),
                     offered,
                     lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+                    in_reasoning=tokens.opens_reasoning,
                     parallel_calls=request.prompt.parallel_tool_calls,
                     spans=spans,
                 )
@@ -436,7 +436,7 @@ class Preparation:
             )
         if not names:
             return
-        if not self.tokenizer.answer_format.has_tool_calls:
+        if self.tokenizer.answer_format.notation is None:
             raise UnsupportedParameter(
                 "this server reads no tool calls (--tool-parser none, or a model without a chat template)",
                 param="tools",

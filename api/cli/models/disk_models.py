@@ -198,7 +198,7 @@ def _with_dialects(model: DiskModel) -> DiskModel:
         model,
         chat_template=tokenizer.has_chat_template,
         template_verdicts=tokenizer.template_verdicts,
-        tool_dialect=form.call_notation if form.has_tool_calls else "none",
+        tool_dialect=form.call_notation,
         reasoning_dialect=form.reasoning_notation,
         found=tokenizer.found,
     )

@@ -377,6 +377,6 @@ def sign_of(template: str) -> str | None:
     return None
 
 
-def described(name: str) -> Notation:
+def tool_syntax(name: str) -> Notation:
     """Return the notation with a name."""
     return _BY_NAME[name]

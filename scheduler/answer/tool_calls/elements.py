@@ -61,8 +61,8 @@ def _read(
 
 def _nested(parts: Iterator[str], end: str | None, schema: Any, depth: int = 0) -> Any:
     """Return the value of elements up to the closing tag `end`: a text, a list of items, or an object, in
-    which a name that is there twice has a list. `parts`: a text, then of each tag "/" or "", its name and what
-    is behind it."""
+    which a name that is there twice has a list. `parts`: a text, then of each tag "/" or "", its name and
+    what is behind it."""
     if depth > _DEEPEST:
         raise NotAsWritten("the arguments are nested too deeply")
     text = next(parts)

@@ -38,6 +38,9 @@ class OfferedTools:
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
+    def __len__(self) -> int:
+        return len(self._tools)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tools)
 

@@ -343,9 +343,12 @@ def pipeline(
     parallel: bool = True,
     tools: Sequence[Tool] = TOOLS,
 ) -> AnswerPipeline:
-    splitter = form.splitter(tools=bool(tools), in_reasoning=in_reasoning)
     assembly = Assembly(
-        form, splitter, OfferedTools(tools), lambda index: f"call_{index}", parallel_calls=parallel
+        form,
+        OfferedTools(tools),
+        lambda index: f"call_{index}",
+        in_reasoning=in_reasoning,
+        parallel_calls=parallel,
     )
     return AnswerPipeline(ByteTokenizer().detokenizer(), stop, assembly)
 

@@ -66,10 +66,7 @@ def real() -> HubTokenizer:
 
 def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
     form = tokenizer.answer_format
-    splitter = form.splitter(tools=True, in_reasoning=False)
-    assembly = Assembly(
-        form, splitter, OfferedTools(TOOLS), lambda index: f"call_{index}", parallel_calls=True
-    )
+    assembly = Assembly(form, OfferedTools(TOOLS), str, in_reasoning=False, parallel_calls=True)
     return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
 
 

@@ -56,9 +56,9 @@ def in_notation(written: Written, *stop: str) -> AnswerPipeline:
     spans = TokenSpans(tokenizer.token_bytes)
     assembly = Assembly(
         written.form,
-        written.form.splitter(tools=True, in_reasoning=written.in_reasoning),
         OfferedTools(TOOLS),
         lambda index: f"call_{index}",
+        in_reasoning=written.in_reasoning,
         parallel_calls=True,
         spans=spans,
     )
