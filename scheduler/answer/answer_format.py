@@ -22,15 +22,7 @@ from scheduler.answer.notations.catalog import (
 from scheduler.answer.notations.description import Elements, Layout, Notation, Unheld
 from scheduler.errors import OptionError
 
-__all__ = [
-    "GENERIC",
-    "GENERIC_CALL",
-    "GENERIC_RESULT",
-    "AnswerFormat",
-    "Layout",
-    "answer_format",
-    "tool_syntax",
-]
+__all__ = ["GENERIC", "GENERIC_CALL", "GENERIC_RESULT", "Layout", "answer_format", "tool_syntax"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Assembly:
         parallel_calls: bool,
         spans: TokenSpans | None = None,
     ) -> None:
-        """`in_reasoning`: the prompt opened it. `spans` is given only if pieces of text carry their tokens' log-probabilities."""
+        """`in_reasoning`: the prompt opened it. `spans` is given only if text carries log-probabilities."""
         self._format = answer_format
         self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
         self._stream = TextStream()

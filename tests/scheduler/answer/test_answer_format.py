@@ -98,7 +98,7 @@ def test_a_model_may_name_its_parser_and_its_template() -> None:
 @pytest.mark.parametrize("name", [name for name in TOOL_PARSERS if name not in ("auto", "none")])
 def test_the_operator_may_name_any_tool_parser(name: str) -> None:
     """For any template."""
-    assert answer_format(Tokenizer("<arg_key>"), "", tool_parser=name).has_tool_calls
+    assert answer_format(Tokenizer("<arg_key>"), "", tool_parser=name).notation
 
 
 @pytest.mark.parametrize(
