@@ -217,9 +217,7 @@ class _TaggedRules:
         self._form = form
         self._forms = forms
         self._complaint = complaint
-        in_json = JsonNotation(
-            book, notation.ends, complaint, gap_rule(book, forms.root), forms.strict, order=form.order
-        )
+        in_json = JsonNotation(book, notation.ends, complaint, gap_rule(book, forms.root), forms.strict)
         self._values = ValueRules(book, forms, in_json, complaint)
 
     def parameters(self, one: Form) -> str:
@@ -247,7 +245,7 @@ class _TaggedRules:
         texts = [one for one in forms if one.kind == "string"]
         others = [one for one in forms if one.kind != "string"]
         has_null = False
-        if texts and not self._form.is_flagged:
+        if texts and not self._form.json_opening:
             # Of terminals the longest wins, so a text swallows the word null: it is one of the texts.
             has_null = any(one.kind == "null" for one in others)
             others = [one for one in others if one.kind != "null"]
@@ -275,7 +273,7 @@ class _TaggedRules:
 
     def _json(self, name: str, others: Sequence[Form], schema: Any, path: Path) -> list[str]:
         closing = self._book.literal(self._form.closing)
-        if not self._form.is_flagged:
+        if not self._form.json_opening:
             rule = self._values.rule_of(others, f"json of {json.dumps(schema)}", path)
             return [f"{self._opening(self._form.opening, name)} {rule} {closing}"]
         written = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scheduler.answer.notations.description import Braced, Order
+from scheduler.answer.notations.description import Braced
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms
 from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
@@ -36,7 +36,7 @@ class Notation(Protocol):
     @property
     def nests(self) -> bool: ...
     @property
-    def order(self) -> Order: ...
+    def is_sorted(self) -> bool: ...
 
     def key(self, name: str) -> str | None:
         """Return the rule of a member's name and its colon, or None if it cannot be written."""
@@ -65,7 +65,7 @@ class JsonNotation:
     """Whether a pattern that cannot be used is a fault; otherwise it is ignored."""
     name: str = "json"
     nests: bool = True
-    order: Order = Order.DECLARED
+    is_sorted: bool = False
 
     def key(self, name: str) -> str | None:
         written = self.constant(name)
@@ -104,14 +104,11 @@ class BracedNotation:
     strict: bool
     gap: str = NOTHING
     name: str = "braced"
+    is_sorted: bool = True
 
     @property
     def nests(self) -> bool:
         return self.form.nests
-
-    @property
-    def order(self) -> Order:
-        return self.form.order
 
     def key(self, name: str) -> str | None:
         return quoted(f"{name}:") if re.fullmatch(self.form.names, name) else None
@@ -180,7 +177,7 @@ class ValueRules:
         others = schema.get("additionalProperties", True)
         declared = {**properties, **{name: others for name in required if name not in properties}}
         names = list(declared)
-        if self._notation.order is Order.SORTED:
+        if self._notation.is_sorted:
             names.sort(key=str.lower)
         return [(name, declared[name], name in required) for name in names]
 

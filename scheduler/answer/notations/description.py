@@ -33,14 +33,6 @@ class Layout(Enum):
     HARMONY = auto()
 
 
-class Order(Enum):
-    """The order in which the template writes parameters and members of objects."""
-
-    DECLARED = auto()
-    SORTED = auto()
-    """Sorted by name, without regard to case: Jinja's `dictsort`."""
-
-
 @dataclass(frozen=True, slots=True)
 class JsonObject:
     """The arguments are one JSON object."""
@@ -56,8 +48,8 @@ class Tagged:
     of it, and no part of the value."""
     closing: str
     json_opening: str = ""
-    """What opens a value that is no string, where it differs, so that the value itself shows what it is. It
-    has NAME and, in some, TYPE."""
+    """What opens a value that is no string, where it differs: it says which of both a value is. It has NAME
+    and, in some, TYPE."""
     has_json: bool = False
     """Whether a string is written in JSON, too."""
     in_json: tuple[str, str] = ("", "")
@@ -67,32 +59,24 @@ class Tagged:
     quoted: tuple[str, str] | None = None
     """The marks around a text that has white space at its ends, a line break or one of `quoted_for`."""
     quoted_for: str = ""
-    order: Order = Order.DECLARED
-
-    @property
-    def is_flagged(self) -> bool:
-        """Return whether a value's opening decides if it is a string or JSON."""
-        return self.json_opening != ""
 
 
 @dataclass(frozen=True, slots=True)
 class Braced:
-    """`{name:value,...}`, with a mark at both ends of a string and no escapes in it."""
+    """`{name:value,...}`, with a mark at both ends of a string and no escapes in it. Members are sorted by
+    name, without regard to case: Jinja's `dictsort`."""
 
     string_mark: str
     nests: bool = True
     """Whether values can be objects and arrays."""
     names: str = r"[\w$][\w$.-]*"
     """A regular expression of the names that a parameter can have: no tool's with a colon."""
-    order: Order = Order.SORTED
 
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
     """`name=value, ...`, the arguments of a Python call. Values are JSON, which is Python but for `true`,
     `false` and `null`; the parser takes those, too."""
-
-    order: Order = Order.DECLARED
 
 
 @dataclass(frozen=True, slots=True)

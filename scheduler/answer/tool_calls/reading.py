@@ -65,7 +65,7 @@ class CallReader:
         self._calls = calls
         self._stream = stream
         self._forms = (notation, *notation.also)
-        self._openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
+        self.openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
         self._prefixes = tuple(form for form in self._forms if form.prefix and not form.is_json)
         self._closers = _longest_first(
             mark
@@ -77,7 +77,14 @@ class CallReader:
                 *form.strays,
             )
         )
-        self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes))
+        self.prefixes = tuple(form.prefix for form in self._prefixes)
+        """What begins a call where an offered name stands behind it."""
+        self._alternatives = (*self.openers, *self.prefixes)
+        bare_head = not (notation.opening or notation.call_start or notation.bare or notation.is_json)
+        self.sure = (*self.openers, *((notation.prefix,) if bare_head and notation.prefix else ()))
+        """What begins a call whatever stands behind it."""
+        self.closers = tuple(mark for mark in self._closers if any(map(str.isalpha, mark)))
+        """What a model also writes behind calls, and which no text has."""
         self._call: WrittenCall | None = None
         """The call that is not over."""
         self._head_at = 0
@@ -89,28 +96,6 @@ class CallReader:
         self._restarts = _MOST_RESTARTS
         self.cut = False
         """Whether the answer ends in the middle by the client's or the server's limits."""
-
-    @property
-    def openers(self) -> tuple[str, ...]:
-        """Return the marks that begin a block."""
-        return self._openers
-
-    @property
-    def sure(self) -> tuple[str, ...]:
-        """Return what begins a call whatever stands behind it."""
-        own = self._notation
-        bare_head = not (own.opening or own.call_start or own.bare or own.is_json)
-        return (*self._openers, *((own.prefix,) if bare_head and own.prefix else ()))
-
-    @property
-    def closers(self) -> tuple[str, ...]:
-        """Return what a model also writes behind calls, and which no text has."""
-        return tuple(mark for mark in self._closers if any(map(str.isalpha, mark)))
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Return what begins a call where an offered name stands behind it."""
-        return tuple(form.prefix for form in self._prefixes)
 
     def read(self, space: str, *, alone: bool = True) -> Reading[None]:
         """Read a block whose first mark is next, to its end. `space`: the white space before it. `alone`:
@@ -147,7 +132,7 @@ class CallReader:
             yield from self._braces()
             yield from self._stream.space()
             end = self._stream.position
-            if not (yield from self._stream.ended()) and not (yield from self._stream.any_of(self._openers)):
+            if not (yield from self._stream.ended()) and not (yield from self._stream.any_of(self.openers)):
                 raise NotAsWritten("there is text behind the arguments")
             self._stream.rewind(end)
             self._over()
@@ -169,7 +154,7 @@ class CallReader:
         opened = False
         for _ in range(_MOST_MARKS):
             yield from self._stream.space()
-            if not (yield from self._stream.any_of(self._openers)):
+            if not (yield from self._stream.any_of(self.openers)):
                 break
             opened = True
         for form in self._prefixes:
@@ -224,7 +209,7 @@ class CallReader:
     def _heads(self) -> re.Pattern[str]:
         """What begins a call of an offered tool."""
         names = "|".join(map(re.escape, sorted(self._calls.offered, key=len, reverse=True))) or r"(?!)"
-        openers = "|".join(map(re.escape, self._openers)) or r"(?!)"
+        openers = "|".join(map(re.escape, self.openers)) or r"(?!)"
         named = rf"[\"']?(?:functions\.)?(?:{names})(?![\w.-])"
         heads = [rf"(?:{re.escape(form.prefix)})\s*{named}" for form in self._prefixes]
         heads.append(rf"\{{\s*\"(?:{'|'.join(NAMES)})\"\s*:\s*{named}")
@@ -236,8 +221,8 @@ class CallReader:
         if (found := self._heads.search(raw, start)) is None:
             return None
         place = found.start()
-        while (before := raw[start:place].rstrip()) and before.endswith(self._openers or "\0"):
-            place = start + len(before) - len(next(one for one in self._openers if before.endswith(one)))
+        while (before := raw[start:place].rstrip()) and before.endswith(self.openers or "\0"):
+            place = start + len(before) - len(next(one for one in self.openers if before.endswith(one)))
         return place
 
     def _next(self, *, first: bool) -> Waiting[Notation | str | None]:
@@ -248,7 +233,7 @@ class CallReader:
             self._listed = self._within = False
         while True:
             yield from stream.space()
-            if mark := (yield from self._stream.any_of(self._openers)):
+            if mark := (yield from self._stream.any_of(self.openers)):
                 opened, self._within = mark, True
                 continue
             if mark := (yield from self._stream.any_of(self._closers)):
@@ -375,7 +360,7 @@ class CallReader:
         before, after = form.head.split(TOOL)
         middle, _, last = after.strip().rpartition(NUMBER)
         last, soft = last.lstrip('"'), _beginnings(form)
-        others = (*self._closers, *self._openers)
+        others = (*self._closers, *self.openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
         text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
         call_id: str | None = None
@@ -447,12 +432,12 @@ class CallReader:
     def _skip(self, *, closed: bool) -> Waiting[int]:
         """Read to the end of what cannot be read: behind its closing marks, or before the next opening one.
         Return where the closing marks begin."""
-        stream, marks = self._stream, (*self._closers, *self._openers)
+        stream, marks = self._stream, (*self._closers, *self.openers)
         end = stream.position
         while not closed:
             _, mark = stream.before(marks)
             end = stream.position
-            if mark in self._openers or (not mark and stream.closed):
+            if mark in self.openers or (not mark and stream.closed):
                 return end
             if mark:
                 stream.read(len(mark))

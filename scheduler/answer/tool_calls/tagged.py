@@ -269,7 +269,7 @@ class TaggedArguments:
         key, flag = _named(text)
         if not key:
             raise NotAsWritten("a parameter has no name")
-        return key, flag in _FLAGS if self._tagged.is_flagged and flag else None
+        return key, (flag in _FLAGS) if self._tagged.json_opening and flag else None
 
     def _peeked_key(self) -> Waiting[str]:
         """Return the name of a parameter whose tag is within a value; "" if it is none."""

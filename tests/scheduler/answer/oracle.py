@@ -47,7 +47,7 @@ def judged(parser: str, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any
             name, arguments = call["name"], call["arguments"]
             arguments = json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
             schema = schemas.get(name, {})
-            if isinstance(notation.arguments, Tagged) and not notation.arguments.is_flagged:
+            if isinstance(notation.arguments, Tagged) and not notation.arguments.json_opening:
                 arguments = {key: _bare(value, key, schema, types[name]) for key, value in arguments.items()}
             found.append((name, coerce(arguments, schema)))
     return found
@@ -58,7 +58,7 @@ def can_carry(parser: str, calls: Sequence[tuple[str, Any]]) -> bool:
     takes the word null for null, and needs a parameter; elsewhere it ends calls at marks within strings."""
     notation = tool_syntax(parser)
     form = notation.arguments
-    if not isinstance(form, Tagged) or form.is_flagged:
+    if not isinstance(form, Tagged) or form.json_opening:
         strings = re.findall(r'"(?:\\.|[^"\\])*"', json.dumps(calls, ensure_ascii=False))
         marks = (*notation.control, *_CONFUSING.get(parser, ()))
         return not any(mark in text for text in strings for mark in marks)
