@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import HEAVY, Assembly, Heavy
+from scheduler.answer.assembly import Assembly, Heavy
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
@@ -85,14 +85,6 @@ class AnswerPipeline:
         """Return the stop string that ended the answer, or None."""
         return self._stop_strings.matched
 
-    def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """Do the same as `read`, and leave out HEAVY: for a caller without a worker thread."""
-        return (piece for piece in self.read(token_ids, logprobs) if piece is not HEAVY)
-
-    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """Do the same as `end`, and leave out HEAVY."""
-        return (piece for piece in self.end(reason) if piece is not HEAVY)
-
     def read(
         self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
     ) -> Iterator[AnswerPiece | Heavy]:
@@ -167,7 +159,7 @@ class AnswerPipeline:
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Return why the answer ended; call it after `finish` or `end`. `by_engine` says only why the row
+        """Return why the answer ended; call it after `end`. `by_engine` says only why the row
         ended."""
         if self.stop_string is not None:
             return FinishReason.STOP

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
-from scheduler.answer.assembly import Assembly
+from scheduler.answer.assembly import Assembly, Heavy
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import (
@@ -310,8 +310,10 @@ class Message:
     ids: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
 
-    def add(self, piece: AnswerPiece) -> None:
+    def add(self, piece: AnswerPiece | Heavy) -> None:
         match piece:
+            case Heavy():
+                pass
             case TextDelta(text=text):
                 self.text += text
             case ReasoningDelta(text=text):
@@ -359,11 +361,11 @@ def message_of(
     """Feed tokens as the multiplexer does, until the pipeline stops, then finish it."""
     message = Message()
     for chunk in chunks:
-        for piece in answer.feed(chunk):
+        for piece in answer.read(chunk):
             message.add(piece)
         if answer.stopped:
             end = FinishReason.STOP
             break
-    for piece in answer.finish(end):
+    for piece in answer.end(end):
         message.add(piece)
     return message, answer.finish_reason(end)

@@ -81,8 +81,8 @@ def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, dat
     message = Message()
     with suppress(SchedulerError):
         for start, end in pairwise(edges):
-            for piece in answer.feed(ids[start:end]):
+            for piece in answer.read(ids[start:end]):
                 message.add(piece)
-        for piece in answer.finish(FinishReason.LENGTH):
+        for piece in answer.end(FinishReason.LENGTH):
             message.add(piece)
     assert size_of(message) < 200 * (len(ids) + 1)

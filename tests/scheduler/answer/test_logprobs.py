@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.assembly import Assembly
+from scheduler.answer.assembly import Assembly, Heavy
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
@@ -36,11 +36,11 @@ def read(
     for size in sizes:
         ends.append(min(len(token_ids), ends[-1] + size))
     everything = told(token_ids)
-    pieces: list[AnswerPiece] = []
+    pieces: list[AnswerPiece | Heavy] = []
     for start, end in pairwise([*ends, len(token_ids)]):
         if not pipeline.stopped:
-            pieces += pipeline.feed(token_ids[start:end], everything[start:end])
-    pieces += pipeline.finish(FinishReason.STOP)
+            pieces += pipeline.read(token_ids[start:end], everything[start:end])
+    pieces += pipeline.end(FinishReason.STOP)
     texts = [piece for piece in pieces if isinstance(piece, TextDelta)]
     return "".join([piece.text for piece in texts]), [entry for piece in texts for entry in piece.logprobs]
 
@@ -110,9 +110,9 @@ def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
     """Text that could have been a stop string and was not comes late and whole."""
     pipeline = plain("stop")
     ids = b"a sto"
-    pieces = list(pipeline.feed(ids, told(ids)))
+    pieces = list(pipeline.read(ids, told(ids)))
     assert "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)]) == "a "
-    (late,) = pipeline.finish(FinishReason.LENGTH)
+    (late,) = pipeline.end(FinishReason.LENGTH)
     assert isinstance(late, TextDelta)
     assert (late.text, places(late.logprobs)) == ("sto", [2, 3, 4])
 
@@ -120,7 +120,7 @@ def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
 def test_a_token_without_its_log_probability_is_an_error() -> None:
     """An engine that omits one must not shift all others."""
     with pytest.raises(ValueError, match="zip"):
-        list(plain().feed([WORD]))
+        list(plain().read([WORD]))
 
 
 _tokens = st.lists(
@@ -140,8 +140,8 @@ def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int],
     assert found == list(range(len(found)))
     assert [entry.offset for entry in entries] == sorted(entry.offset for entry in entries)
     without = AnswerPipeline(ByteTokenizer().detokenizer(), stops, min_tokens=min_tokens)
-    cut = "".join([piece.text for piece in without.feed(ids) if isinstance(piece, TextDelta)])
-    cut += "".join([p.text for p in without.finish(FinishReason.STOP) if isinstance(p, TextDelta)])
+    cut = "".join([piece.text for piece in without.read(ids) if isinstance(piece, TextDelta)])
+    cut += "".join([p.text for p in without.end(FinishReason.STOP) if isinstance(p, TextDelta)])
     assert cut == text, "asking for log-probabilities changed the answer"
     if not stops:
         assert len(found) == len(ids)

@@ -16,11 +16,11 @@ def pipeline(*stop: str) -> AnswerPipeline:
 
 
 def feed(answer: AnswerPipeline, data: bytes) -> str:
-    return "".join([piece.text for piece in answer.feed(data) if isinstance(piece, TextDelta)])
+    return "".join([piece.text for piece in answer.read(data) if isinstance(piece, TextDelta)])
 
 
 def finish(answer: AnswerPipeline) -> str:
-    pieces = answer.finish(FinishReason.LENGTH)
+    pieces = answer.end(FinishReason.LENGTH)
     return "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)])
 
 

@@ -67,8 +67,8 @@ def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str
     notation, beginning, token = ANSWERS[name]
     answer = pipeline(notation, stop=("a stop string",))
     for piece in (beginning, *([token] * _TOKENS)):
-        list(answer.feed(piece))
-    assert statistics.median(_allocated_by(lambda: list(answer.feed(token)))) < _MOST_BYTES
+        list(answer.read(piece))
+    assert statistics.median(_allocated_by(lambda: list(answer.read(token)))) < _MOST_BYTES
 
 
 @pytest.mark.parametrize(

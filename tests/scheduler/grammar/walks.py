@@ -201,7 +201,7 @@ class Walker:
         """What a client gets: the text, and the calls."""
         (pipeline,) = prepared.pipelines()
         message = Message()
-        for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
+        for piece in [*pipeline.read(tokens), *pipeline.end(FinishReason.STOP)]:
             message.add(piece)
         assert not message.malformed, message.malformed
         return message.text, list(message.calls)

@@ -65,7 +65,7 @@ def answered(
     prepared = ready.prepare(request)
     (pipeline,) = prepared.pipelines()
     entries = [LogprobsOut(-1.0, ()) for _ in ids] if request.top_logprobs is not None else []
-    pieces = [*pipeline.feed(ids, entries), *pipeline.finish(FinishReason.LENGTH)]
+    pieces = [*pipeline.read(ids, entries), *pipeline.end(FinishReason.LENGTH)]
     deltas = [piece for piece in pieces if isinstance(piece, TextDelta)]
     return prepared, deltas, "".join(piece.text for piece in deltas)
 
@@ -236,8 +236,8 @@ def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs
             for token in chain(*parts):
                 if not pipeline.stopped:
                     entries = [] if top_logprobs is None else [LogprobsOut(-1.0, ())]
-                    text += "".join(one.text for one in pipeline.feed([token], entries))  # type: ignore[union-attr]
-            text += "".join(one.text for one in pipeline.finish(FinishReason.LENGTH))  # type: ignore[union-attr]
+                    text += "".join(one.text for one in pipeline.read([token], entries))  # type: ignore[union-attr]
+            text += "".join(one.text for one in pipeline.end(FinishReason.LENGTH))  # type: ignore[union-attr]
             found.add((text, pipeline.stop_string))
         ((text, stop),) = found
         return text, stop

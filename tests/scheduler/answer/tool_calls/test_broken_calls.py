@@ -173,7 +173,7 @@ def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
     )
     answer = pipeline(form("glm47"))
     message = Message()
-    for piece in answer.feed(raw.encode()):
+    for piece in answer.read(raw.encode()):
         message.add(piece)
     assert (message.names, message.arguments) == (["say"], ['{"a": 1, "b": "x y'])
 

@@ -207,7 +207,7 @@ def test_a_long_text_leaves_while_it_is_written(key: str, name: str) -> None:
     message = Message()
     sent = []
     for character in raw:
-        for piece in answer.feed(character.encode()):
+        for piece in answer.read(character.encode()):
             message.add(piece)
         sent.append(len(message.arguments[0]) if message.arguments else 0)
     begun = raw.index("if a")
