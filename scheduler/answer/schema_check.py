@@ -11,7 +11,8 @@ coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...), and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from operator import ge, gt, le, lt
 from typing import Any
 
@@ -60,13 +61,13 @@ class SchemaCheck:
             return False
         if depth == 0 or not isinstance(schema, Mapping):
             return True
-        if "$ref" in schema and not self.accepts(value, self._at(schema["$ref"]), depth - 1):
-            return False
+        types, listed = self.types(schema), self.listed(schema)
         return (
-            self._is_one_of(value, schema)
+            (not types or is_of(value, types))
+            and (listed is None or any(_may_equal(value, one) for one in listed))
             and _is_within_bounds(value, schema)
-            and self._fits_branches(value, schema, depth)
-            and self._fits_inside(value, schema, depth)
+            and all(any(self.accepts(value, one, depth - 1) for one in some) for some in self._parts(schema))
+            and all(self.accepts(item, one, depth - 1) for item, one in self._inside(value, schema))
         )
 
     def may_be(self, schema: Any, depth: int = _DEEPEST_TYPE) -> frozenset[str]:
@@ -77,8 +78,6 @@ class SchemaCheck:
         if depth == 0 or not isinstance(schema, Mapping):
             return JSON_TYPES
         found = JSON_TYPES
-        if "$ref" in schema:
-            found &= self.may_be(self.resolve(schema), depth - 1)
         if declared := frozenset(self.types(schema)):
             declared |= {"integer"} if "number" in declared else set()
             found &= declared if declared <= JSON_TYPES else JSON_TYPES
@@ -87,17 +86,10 @@ class SchemaCheck:
             found &= {"object"}
         elif "items" in schema:
             found &= {"array"}
-        if isinstance(choices := schema.get("enum"), list):
-            self.budget.spend(len(choices))
-            found &= {kind for kind in found if any(map(_IS_TYPE[kind], choices))}
-        if "const" in schema:
-            found &= {kind for kind in found if _IS_TYPE[kind](schema["const"])}
-        for keyword in ("anyOf", "oneOf"):
-            if isinstance(branches := schema.get(keyword), list) and branches:
-                found &= frozenset().union(*(self.may_be(one, depth - 1) for one in branches))
-        if isinstance(every := schema.get("allOf"), list):
-            for one in every:
-                found &= self.may_be(one, depth - 1)
+        if (listed := self.listed(schema)) is not None:
+            found &= {kind for kind in found if any(map(_IS_TYPE[kind], listed))}
+        for some in self._parts(schema):
+            found &= frozenset().union(*(self.may_be(one, depth - 1) for one in some))
         return found
 
     def resolve(self, schema: Any) -> Schema | None:
@@ -112,11 +104,9 @@ class SchemaCheck:
 
     def types(self, schema: Schema) -> tuple[str, ...]:
         """Return the types that `schema` allows; an empty tuple allows any."""
-        kinds = schema.get("type")
-        if isinstance(kinds, str):
-            return (kinds,)
-        if not isinstance(kinds, list):
-            return ()
+        if isinstance(kind := schema.get("type"), str):
+            return (kind,)
+        kinds = _list(schema, "type")
         self.budget.spend(len(kinds))
         return tuple([kind for kind in kinds if isinstance(kind, str)])
 
@@ -134,61 +124,40 @@ class SchemaCheck:
                 place = place.get(name) if isinstance(place, Mapping) else None
         return place
 
-    def _is_one_of(self, value: Any, schema: Schema) -> bool:
-        types = self.types(schema)
-        if types and not is_of(value, types):
-            return False
-        if "const" in schema and not _may_equal(value, schema["const"]):
-            return False
-        choices = schema.get("enum")
-        if not isinstance(choices, list):
-            return True
+    def listed(self, schema: Schema) -> Sequence[Any] | None:
+        """Return the values that `schema` lists, if it does."""
+        if "const" in schema:
+            return [schema["const"]]
+        if not isinstance(choices := schema.get("enum"), list):
+            return None
         self.budget.spend(len(choices))
-        return any(_may_equal(value, choice) for choice in choices)
+        return choices
 
-    def _fits_branches(self, value: Any, schema: Schema, depth: int) -> bool:
-        every = schema.get("allOf")
-        if isinstance(every, list) and not all(self.accepts(value, each, depth - 1) for each in every):
-            return False
-        for name in ("anyOf", "oneOf"):
-            some = schema.get(name)
-            if (
-                isinstance(some, list)
-                and some
-                and not any(self.accepts(value, one, depth - 1) for one in some)
-            ):
-                return False
-        return True
+    def _parts(self, schema: Schema) -> Iterator[list[Any]]:
+        """Yield lists of schemas, of each of which one must hold."""
+        if "$ref" in schema:
+            yield [self._at(schema["$ref"])]
+        for keyword in ("anyOf", "oneOf"):
+            if some := _list(schema, keyword):
+                yield some
+        for one in _list(schema, "allOf"):
+            yield [one]
 
-    def _fits_inside(self, value: Any, schema: Schema, depth: int) -> bool:
+    def _inside(self, value: Any, schema: Schema) -> Iterator[tuple[Any, Any]]:
+        """Yield what is in `value`, with its schema."""
         if isinstance(value, dict):
-            return self._has_required(value, schema) and self._fits_properties(value, schema, depth)
-        if isinstance(value, list):
-            prefix = schema.get("prefixItems")
-            places = prefix if isinstance(prefix, list) else []
-            rest = schema.get("items", True)
-            if rest is True and not places:
-                return True
-            return all(
-                self.accepts(item, places[index] if index < len(places) else rest, depth - 1)
-                for index, item in enumerate(value)
-            )
-        return True
-
-    def _has_required(self, value: dict[str, Any], schema: Schema) -> bool:
-        required = schema.get("required")
-        if not isinstance(required, list):
-            return True
-        self.budget.spend(len(required))
-        return all(not isinstance(name, str) or name in value for name in required)
-
-    def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
-        named = properties_of(schema)
-        # The check does not match the patterns, so one of them may cover any name.
-        others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-        if others is True and not named:
-            return True
-        return all(self.accepts(item, named.get(name, others), depth - 1) for name, item in value.items())
+            required, named = _list(schema, "required"), properties_of(schema)
+            self.budget.spend(len(required))
+            if any(isinstance(name, str) and name not in value for name in required):
+                yield None, False
+            # The check does not match the patterns, so one of them may cover any name.
+            others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+            if others is not True or named:
+                yield from ((item, named.get(name, others)) for name, item in value.items())
+        elif isinstance(value, list):
+            places, rest = _list(schema, "prefixItems"), schema.get("items", True)
+            if places or rest is not True:
+                yield from zip_longest(value, places[: len(value)], fillvalue=rest)
 
 
 def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
@@ -197,6 +166,11 @@ def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> f
         return SchemaCheck(root, budget or StepBudget(TOOL_STEPS)).may_be(schema)
     except StepsExhausted:
         return JSON_TYPES
+
+
+def _list(schema: Schema, keyword: str) -> list[Any]:
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else []
 
 
 def properties_of(schema: Schema) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from scheduler.answer.notations.description import BREAK, NAME, Tagged
-from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 from scheduler.answer.text_stream import (
     HEAVY,
     NotAsWritten,
@@ -158,7 +158,7 @@ class TaggedArguments:
         if is_text is not None:
             return is_text and takes_strings(schema)
         if types == _TEXT:
-            return _choices(schema) is None
+            return not isinstance(schema, Mapping) or not schema.keys() & {"const", "enum"}
         return "string" in types and not (yield from self._begins_json(types))
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
@@ -180,7 +180,12 @@ class TaggedArguments:
                 return text.strip()
         if types != _TEXT:
             return read_mixed(text, schema, self._call.schema, self._budget)
-        return text if text in (_choices(schema) or ()) else text.strip()
+        # A text that its schema lists may have white space at its ends.
+        accepts = SchemaCheck(self._call.schema, self._budget).accepts
+        try:
+            return text if accepts(text, schema) else text.strip()
+        except StepsExhausted:
+            return text.strip()
 
     def _until_closed(self, start: int, ends: Sequence[str], *, streams: bool) -> Reading[int]:
         """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""
@@ -301,13 +306,3 @@ def _named(text: str) -> tuple[str, str]:
     if (found := _QUOTED.fullmatch(text)) is not None:
         return found[2], found[3] or ""
     return text.strip(), ""
-
-
-def _choices(schema: Any) -> Sequence[Any] | None:
-    """Return the values that a schema lists, if it does."""
-    if not isinstance(schema, Mapping):
-        return None
-    if "const" in schema:
-        return [schema["const"]]
-    choices = schema.get("enum")
-    return choices if isinstance(choices, list) else None
