@@ -38,8 +38,8 @@ class Assembly:
         spans: TokenSpans | None = None,
     ) -> None:
         """`in_reasoning`: the prompt opened it. `spans` is given only if text carries log-probabilities."""
-        self._format = answer_format
-        self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
+        self.format = answer_format
+        self.calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
         self._stream = TextStream()
         self._spans = spans
         is_marked = answer_format.layout is Layout.MARKS
@@ -51,15 +51,11 @@ class Assembly:
         if self._section is not SectionKind.TEXT:
             self._enter(self._section)
         notation = answer_format.notation if tools else None
-        self._block = None if notation is None else CallReader(notation, self._calls, self._stream)
+        self._block = None if notation is None else CallReader(notation, self.calls, self._stream)
         self._result_mark = notation.result_mark if notation is not None else ""
         self._bare = _BARE if notation is not None and notation.bare else ()
         self._ended = self._cut = False
         self._pieces = self._answer(self._marked if is_marked else self._message)
-
-    @property
-    def call_notation(self) -> str:
-        return self._format.call_notation
 
     @property
     def in_reasoning(self) -> bool:
@@ -70,19 +66,10 @@ class Assembly:
         return self._section is SectionKind.TEXT
 
     @property
-    def ended_calls(self) -> int:
-        """Return how many calls were started and are over, malformed ones among them."""
-        return self._calls.ended
-
-    @property
-    def malformed_calls(self) -> int:
-        return self._calls.malformed
-
-    @property
     def complete(self) -> bool:
         """Return whether the answer is complete, although the model may generate more: only one call was
         allowed, or it began to write a tool's result itself."""
-        return self._ended or self._calls.enough
+        return self._ended or self.calls.enough
 
     def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         self._stream.add(text)
@@ -153,9 +140,9 @@ class Assembly:
 
     def _marked(self) -> Reading[None]:
         """Read a section of an answer in which marks alone decide, up to the next one."""
-        reasoning, block, stream = self._format.reasoning, self._block, self._stream
+        reasoning, block, stream = self.format.reasoning, self._block, self._stream
         in_text = self._section is SectionKind.TEXT
-        hidden = self._format.hidden_marks
+        hidden = self.format.hidden_marks
         firsts, marks = list[str](), [*hidden]
         if reasoning is not None:
             anywhere = reasoning.anywhere or not in_text
@@ -205,15 +192,15 @@ class Assembly:
         return begins
 
     def _calls_of(self, block: CallReader) -> Reading[None]:
-        shown, malformed = self._texts[self._section], self._calls.malformed
+        shown, malformed = self._texts[self._section], self.calls.malformed
         space, alone = shown.trailing(), shown.at_mark
         shown.mark()
         yield from block.read(space, alone=alone)
         self._stream.release()
-        if self._calls.enough:
+        if self.calls.enough:
             # The answer is complete.
             yield None
-        if self._calls.malformed > malformed:
+        if self.calls.malformed > malformed:
             shown.unmarked()
 
     def _considered(self, block: CallReader, ends: Sequence[str]) -> Reading[None]:
@@ -262,7 +249,7 @@ class Assembly:
 
     def _addressed(self, block: CallReader, recipient: str) -> Reading[None]:
         """Read a message for a tool, up to its end."""
-        if self._format.layout is Layout.HARMONY:
+        if self.format.layout is Layout.HARMONY:
             return (yield from block.arguments_of(recipient))
         while True:
             _, mark = self._stream.before((*block.openers, *ENDS))

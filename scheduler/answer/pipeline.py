@@ -73,12 +73,12 @@ class AnswerPipeline:
     @property
     def malformed_calls(self) -> int:
         """Return how many tool calls the model wrote that cannot be parsed."""
-        return 0 if self._assembly is None else self._assembly.malformed_calls
+        return 0 if self._assembly is None else self._assembly.calls.malformed
 
     @property
     def call_notation(self) -> str:
         """Return the syntax of its tool calls, or an empty string if it can have none."""
-        return "" if self._assembly is None else self._assembly.call_notation
+        return "" if self._assembly is None else self._assembly.format.call_notation
 
     @property
     def stop_string(self) -> str | None:
@@ -163,7 +163,7 @@ class AnswerPipeline:
         ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
-        if self._assembly is None or not self._assembly.ended_calls:
+        if self._assembly is None or not self._assembly.calls.ended:
             return by_engine
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine

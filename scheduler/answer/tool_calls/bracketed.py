@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from scheduler.answer.text_stream import Reading, TextStream, Waiting
-from scheduler.answer.tool_calls.coercion import takes_strings
 from scheduler.answer.tool_calls.literals import read_literal, read_value
 from scheduler.answer.tool_calls.quoted_text import (
     QUOTES,
@@ -78,8 +77,7 @@ def bracketed(stream: TextStream, call: WrittenCall, closer: str, form: Brackets
             break
         key = yield from argument_name(stream, form.colons, form.mark)
         yield from stream.space()
-        takes = takes_strings(call.property_schema(key))
-        if takes and (quote := (yield from stream.any_of(form.quotes))):
+        if call.takes_string(key) and (quote := (yield from stream.any_of(form.quotes))):
             yield call.begin_string(key)
             if quote == form.mark:
                 yield from text_until(stream, call, [quote])

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from scheduler.answer.schema_check import StepBudget, properties_of
+from scheduler.answer.schema_check import properties_of
 from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
-from scheduler.answer.tool_calls.coercion import read_mixed, takes_strings
+from scheduler.answer.tool_calls.coercion import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.quoted_text import text_until
 from scheduler.answer.tool_calls.written_call import WrittenCall
@@ -24,7 +24,7 @@ _DEEPEST = 32
 _EMPTY: dict[Any, Callable[[], Any]] = {"array": list, "object": dict}
 
 
-def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: StepBudget) -> Reading[None]:
+def element_arguments(stream: TextStream, call: WrittenCall, mark: str) -> Reading[None]:
     """Read elements up to a closing tag of something else. Raise NotAsWritten."""
     while True:
         yield from stream.space()
@@ -38,25 +38,21 @@ def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: 
         if not key or not key[0].isalpha() or key != key.strip():
             raise NotAsWritten(f"{key!r} is no name of an argument")
         types, closing = call.json_types(key), f"{mark}</{key}>"
-        if types == {"string"} and takes_strings(call.property_schema(key)):
+        if types == {"string"} and call.takes_string(key):
             yield call.begin_string(key)
             yield from text_until(stream, call, [closing])
             yield call.end_string()
             continue
         text, _ = yield from stream.until([closing])
-        yield from call.member(key, len(text), partial(_read, text, key, types, call, mark, budget))
+        yield from call.member(key, len(text), partial(_read, text, key, types, call, mark))
     yield call.end()
 
 
-def _read(
-    text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str, budget: StepBudget
-) -> Any:
+def _read(text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str) -> Any:
     schema = properties_of(call.schema).get(key, {})
     if mark in text:
         return _nested(iter(re.split(rf"{re.escape(mark)}<(/?)([^<>/\s]+)>", text)), None, schema)
-    if "string" not in types:
-        return _leaf(text, schema)
-    return read_mixed(text, schema, call.schema, budget)
+    return call.mixed(key, text) if "string" in types else _leaf(text, schema)
 
 
 def _nested(parts: Iterator[str], end: str | None, schema: Any, depth: int = 0) -> Any:

@@ -307,7 +307,7 @@ class CallReader:
                 opening = yield from self._stream.one_of([*CLOSERS])
                 yield from bracketed(self._stream, call, CLOSERS[opening], braces(mark))
             case Elements(mark=mark):
-                yield from element_arguments(self._stream, call, mark, self._calls.budget)
+                yield from element_arguments(self._stream, call, mark)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
 
@@ -338,7 +338,6 @@ class CallReader:
             self._alternatives,
             self.begins,
             lambda text: self._heads.search(text) is not None,
-            self._calls.budget,
         ).read()
 
     def _begin(self, name: str, call_id: str | None = None) -> Reading[WrittenCall]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any
 
 from scheduler.answer.notations.description import BREAK, NAME, Tagged
-from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 from scheduler.answer.text_stream import (
     HEAVY,
     NotAsWritten,
@@ -24,7 +24,6 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.coercion import read_mixed, takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
@@ -62,28 +61,22 @@ class _Behind(Enum):
     CLOSING = auto()
 
 
+@dataclass
 class TaggedArguments:
-    def __init__(
-        self,
-        stream: TextStream,
-        call: WrittenCall,
-        tagged: Tagged,
-        closers: Sequence[str],
-        openers: Sequence[str],
-        begins_call: Callable[[], Waiting[bool]],
-        calls_in: Callable[[str], bool],
-        budget: StepBudget,
-    ) -> None:
-        """`closers`: what ends a call, `openers`: what may begin one. `begins_call` reads it; `calls_in`:
-        whether a text has such a beginning."""
-        self._stream = stream
-        self._call = call
-        self._tagged = tagged
-        self._closers = closers
-        self._openers = openers
-        self._begins_call = begins_call
-        self._calls_in = calls_in
-        self._budget = budget
+    _stream: TextStream
+    _call: WrittenCall
+    _tagged: Tagged
+    _closers: Sequence[str]
+    """What ends a call."""
+    _openers: Sequence[str]
+    """What may begin one."""
+    _begins_call: Callable[[], Waiting[bool]]
+    """Reads it."""
+    _calls_in: Callable[[str], bool]
+    """Whether a text has such a beginning."""
+
+    def __post_init__(self) -> None:
+        tagged = self._tagged
         opening = tagged.opening.rstrip()
         self._key_start, self._after_key = opening.split(NAME)
         self._key_start = self._key_start.rstrip("\"'")
@@ -152,12 +145,12 @@ class TaggedArguments:
 
     def _streams(self, key: str, is_text: bool | None, types: frozenset[str]) -> Waiting[bool]:
         """Return whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
-        schema = self._call.property_schema(key)
         if self._tagged.has_json or self._call.wraps(key):
             return False
         if is_text is not None:
-            return is_text and takes_strings(schema)
+            return is_text and self._call.takes_string(key)
         if types == _TEXT:
+            schema = self._call.property_schema(key)
             return not isinstance(schema, Mapping) or not schema.keys() & {"const", "enum"}
         return "string" in types and not (yield from self._begins_json(types))
 
@@ -170,7 +163,6 @@ class TaggedArguments:
         return True
 
     def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
-        schema = self._call.property_schema(key)
         if is_text:
             return text
         if is_text is False or "string" not in types or self._tagged.has_json:
@@ -179,13 +171,8 @@ class TaggedArguments:
             except ValueError:
                 return text.strip()
         if types != _TEXT:
-            return read_mixed(text, schema, self._call.schema, self._budget)
-        # A text that its schema lists may have white space at its ends.
-        accepts = SchemaCheck(self._call.schema, self._budget).accepts
-        try:
-            return text if accepts(text, schema) else text.strip()
-        except StepsExhausted:
-            return text.strip()
+            return self._call.mixed(key, text)
+        return text if self._call.takes(key, text) else text.strip()
 
     def _until_closed(self, start: int, ends: Sequence[str], *, streams: bool) -> Reading[int]:
         """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""

@@ -17,7 +17,7 @@ from scheduler.answer.schema_check import (
     properties_of,
 )
 from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
-from scheduler.answer.tool_calls.coercion import coerce
+from scheduler.answer.tool_calls.coercion import coerce, read_mixed, takes_strings
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
@@ -106,6 +106,21 @@ class WrittenCall:
             return SchemaCheck(self.schema, self._calls.budget).resolve(schema)
         except StepsExhausted:
             return None
+
+    def takes_string(self, key: str) -> bool:
+        """Return whether a value that is marked as a string stays one."""
+        return takes_strings(self.property_schema(key))
+
+    def takes(self, key: str, value: Any) -> bool:
+        """Return whether an argument's schema certainly allows a value."""
+        try:
+            return SchemaCheck(self.schema, self._calls.budget).accepts(value, self.property_schema(key))
+        except StepsExhausted:
+            return False
+
+    def mixed(self, key: str, text: str) -> Any:
+        """Return what bare text means for an argument that may be a string or something else."""
+        return read_mixed(text, self.property_schema(key), self.schema, self._calls.budget)
 
     def json(self, text: str) -> ToolCallArguments:
         """Return the next piece of the arguments, which is JSON text already."""
