@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler.answer import harmony, mlx_lm_parts
+from scheduler.answer import harmony
 from scheduler.answer.notations.catalog import (
     GENERIC,
     GENERIC_CALL,
@@ -95,6 +95,10 @@ class AnswerFormat:
 
 
 PLAIN = AnswerFormat()
+MODEL_DEFAULTS: dict[str, dict[str, str]] = {
+    "muse_spark": {"chat_template_type": "muse_spark", "tool_parser_type": "muse_spark"}
+}
+"""Tokenizer defaults of mlx-lm's model classes (`models/*.py`, which need MLX), by model_type."""
 
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
@@ -169,7 +173,7 @@ def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notatio
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
     """Return the name of mlx-lm's template program, if the model's folder asks for one."""
-    defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+    defaults = MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)
 
@@ -223,7 +227,7 @@ def _reasoning(template: str, vocabulary: Mapping[str, int], name: str) -> Reaso
 
 def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, template: str) -> Notation | None:
     if name == "auto":
-        defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+        defaults = MODEL_DEFAULTS.get(model_type, {})
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
         found = "dsml" if program == "deepseek_v32" else sign_of(template)
         name = given or found or _by_vocabulary(tokenizer.get_vocab()) or "none"

@@ -33,9 +33,16 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.bracketed import CLOSERS, PYTHON, braces, bracketed
+from scheduler.answer.tool_calls.bracketed import (
+    CLOSERS,
+    NAMES,
+    PYTHON,
+    braces,
+    bracketed,
+    json_arguments,
+    json_call,
+)
 from scheduler.answer.tool_calls.elements import element_arguments
-from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
 from scheduler.answer.tool_calls.tagged import TaggedArguments
 from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
 from scheduler.events import MalformedCall

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.schema_check import json_types
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import FinishReason
+from scheduler.prompt.chat_template import program_module
 from scheduler.request import Tool
 from tests.examples import examples
 from tests.scheduler.answer.notations import Message, form, message_of, pipeline
@@ -231,7 +231,7 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
         "content": "",
         "tool_calls": [{"type": "function", "function": function} for function in functions],
     }
-    rendered = chat_template("deepseek_v32").apply_chat_template(
+    rendered = program_module("deepseek_v32").apply_chat_template(
         [{"role": "user", "content": "x"}, said], thinking_mode="chat"
     )
     raw = rendered[
