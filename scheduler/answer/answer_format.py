@@ -54,7 +54,6 @@ class AnswerFormat:
 
     @property
     def notation(self) -> Notation | None:
-        """Return the notation of its calls; None if it has none."""
         return HARMONY if self.layout is Layout.HARMONY else self.tools
 
     @property
@@ -67,7 +66,6 @@ class AnswerFormat:
 
     @property
     def call_notation(self) -> str:
-        """Return the name for metrics."""
         return "none" if self.notation is None else self.notation.name
 
     @property
@@ -137,7 +135,6 @@ TOOL_PARSERS = ("auto", "none", "harmony", *NOTATIONS)
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, TOOL_PARSERS)
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     vocabulary = tokenizer.get_vocab()
@@ -172,7 +169,6 @@ def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notatio
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
-    """Return the name of mlx-lm's template program, if the model's folder asks for one."""
     defaults = MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)

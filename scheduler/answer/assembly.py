@@ -64,7 +64,6 @@ class SectionText:
         return gap, whole
 
     def mark(self) -> None:
-        """Take note that a mark follows."""
         if not self._at_mark:
             self._gap = "".join(self._space) or self._separator
         self._at_mark, self._space = True, []
@@ -89,8 +88,6 @@ class SectionText:
 
 
 class Assembly:
-    """Makes the events of one answer."""
-
     def __init__(
         self,
         answer_format: AnswerFormat,
@@ -222,10 +219,8 @@ class Assembly:
             stream.keep()
             if block is not None and (mark in calls or (mark in self._bare and in_text)):
                 firsts = []
-                if in_text and mark in block.sure and not self._bare:
-                    yield from self._calls_of(block)
-                    unclosed = block.closers
-                elif not (yield from self._begins_call(block)):
+                is_sure = in_text and mark in block.sure and not self._bare
+                if not is_sure and not (yield from self._begins_call(block)):
                     yield from self._say(stream.read(1))
                 elif in_text:
                     yield from self._calls_of(block)

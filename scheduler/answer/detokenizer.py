@@ -17,8 +17,6 @@ from typing import Protocol
 
 
 class Detokenizer(Protocol):
-    """Decodes one answer."""
-
     @property
     def begun(self) -> bool:
         """Return whether the next token is read as one in the middle of a text, with the space before it."""
@@ -45,7 +43,6 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def byte_level(token: str) -> bytes:
-    """Return the bytes of a token of a byte-level vocabulary."""
     try:
         return bytes([BYTE_LETTERS[character] for character in token])
     except KeyError:

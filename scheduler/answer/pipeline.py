@@ -72,7 +72,6 @@ class AnswerPipeline:
 
     @property
     def malformed_calls(self) -> int:
-        """Return how many tool calls the model wrote that cannot be parsed."""
         return 0 if self._assembly is None else self._assembly.calls.malformed
 
     @property
@@ -82,7 +81,6 @@ class AnswerPipeline:
 
     @property
     def stop_string(self) -> str | None:
-        """Return the stop string that ended the answer, or None."""
         return self._stop_strings.matched
 
     def read(

@@ -41,15 +41,12 @@ class StepBudget:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Spend steps. Raise StepsExhausted when none are left, and on every later call."""
         self.left -= steps
         if self.left < 0:
             raise StepsExhausted
 
 
 class SchemaCheck:
-    """Checks values against `root` and its subschemas."""
-
     def __init__(self, root: Schema, budget: StepBudget) -> None:
         self._root = root
         self.budget = budget
@@ -174,7 +171,6 @@ def _list(schema: Schema, keyword: str) -> list[Any]:
 
 
 def properties_of(schema: Schema) -> Mapping[str, Any]:
-    """Return an object's declared members."""
     properties = schema.get("properties")
     return properties if isinstance(properties, Mapping) else {}
 

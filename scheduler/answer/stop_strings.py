@@ -99,5 +99,4 @@ class StopStrings:
 
 @lru_cache(maxsize=256)
 def wanted_marks(marks: tuple[str, ...]) -> WantedStrings:
-    """Return the marks of a notation as strings to look for."""
     return WantedStrings(marks)

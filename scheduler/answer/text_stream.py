@@ -62,7 +62,6 @@ class TextStream:
         self._kept: list[str] | None = None
         self._kept_from = 0
         self.closed = False
-        """Whether no more text comes."""
 
     @property
     def position(self) -> int:
@@ -74,7 +73,6 @@ class TextStream:
         self._added += len(text)
 
     def keep(self) -> None:
-        """Keep what is read from here on."""
         self._kept, self._kept_from = [], self.position
 
     def release(self) -> None:
@@ -122,11 +120,9 @@ class TextStream:
         return self._text[self._at : self._at + length]
 
     def ended(self) -> Waiting[bool]:
-        """Return whether no text is left."""
         return (yield from self.peek()) == ""
 
     def space(self) -> Waiting[None]:
-        """Read white space."""
         while True:
             text, end = self._text, self._at
             while end < len(text) and text[end].isspace():
@@ -202,7 +198,6 @@ class TextStream:
             yield from self.more()
 
     def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        """Read and return a name and the mark at its end."""
         return (yield from self.until(ends, longest=LONGEST_NAME))
 
     def character(self) -> Waiting[str]:

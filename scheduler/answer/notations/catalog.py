@@ -53,7 +53,6 @@ def _json(name: str, head: str = _JSON_HEAD, **more: Any) -> Notation:
 
 
 def _listed(name: str, opening: str, closing: str, head: str = _JSON_HEAD, **more: Any) -> Notation:
-    """A list of calls in JSON."""
     return _json(name, head, opening=f"{opening}[", separators=(", ",), closing=f"]{closing}", **more)
 
 
@@ -370,7 +369,6 @@ NOTATIONS = tuple(_BY_NAME)
 
 
 def sign_of(template: str) -> str | None:
-    """Return the name of the notation that a chat template writes, if it is known."""
     for one in _ALL:
         if any(all(sign in template for sign in signs) for signs in one.signs or ((one.start,),)):
             return one.name
@@ -378,5 +376,4 @@ def sign_of(template: str) -> str | None:
 
 
 def tool_syntax(name: str) -> Notation:
-    """Return the notation with a name."""
     return _BY_NAME[name]

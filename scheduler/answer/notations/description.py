@@ -26,8 +26,6 @@ ANY_NAME = r"(?s:.+)"
 
 
 class Layout(Enum):
-    """What decides where sections begin."""
-
     MARKS = auto()
     MUSE_SPARK = auto()
     HARMONY = auto()

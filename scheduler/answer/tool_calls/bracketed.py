@@ -1,4 +1,4 @@
-"""Arguments in brackets, a key and a value each: JSON's, Gemma's, a Python call's; and calls that are JSON."""
+"""Arguments in brackets, a key and a value each, as JSON, Gemma and Python write them; and calls in JSON."""
 
 from __future__ import annotations
 

@@ -65,8 +65,6 @@ class _Empty(NotAsWritten):
 
 
 class CallReader:
-    """Reads blocks of calls, one after another."""
-
     def __init__(self, notation: Notation, calls: AnswerCalls, stream: TextStream) -> None:
         self._notation = notation
         self._calls = calls

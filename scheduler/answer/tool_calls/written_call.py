@@ -81,7 +81,6 @@ class WrittenCall:
         return "".join(self._sent)
 
     def json_types(self, key: str) -> frozenset[str]:
-        """Return the JSON types that the schema of an argument allows."""
         return self._types.get(key, JSON_TYPES)
 
     def lacks(self, key: str) -> bool:
