@@ -60,28 +60,23 @@ def sentence_piece(token: str) -> bytes:
 _BYTE_TOKEN_CHARACTERS = len("<0x00>")
 
 
-class ByteTable:
-    """Bytes of each token of a vocabulary, cached.
+class ByteTable(dict[int, bytes]):
+    """Bytes of each token of a vocabulary, made as tokens occur: all at once would cost 23 ms on an 8k
+    vocabulary, and fifty times that on a large one. Shared by all requests of a tokenizer.
 
-    Shared by all requests of a tokenizer; building it whole would cost 23 ms on an 8k vocabulary, and
-    fifty times that on a large one, so it fills as tokens occur. `token_of` gives a token as the vocabulary
-    writes it, None for ids that decode to nothing (special tokens, ids beyond the vocabulary); `spell` its
-    bytes.
-    """
+    `token_of` gives a token as the vocabulary writes it, None for ids that decode to nothing (special tokens,
+    ids beyond the vocabulary); `spell` its bytes."""
 
     def __init__(
         self, token_of: Callable[[int], str | None], spell: Callable[[str], bytes] = byte_level
     ) -> None:
         self._token_of = token_of
         self._spell = spell
-        self._bytes: dict[int, bytes] = {}
 
-    def __getitem__(self, token_id: int) -> bytes:
-        known = self._bytes.get(token_id)
-        if known is None:
-            token = self._token_of(token_id)
-            known = self._bytes[token_id] = b"" if token is None else self._spell(token)
-        return known
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._token_of(token_id)
+        self[token_id] = b"" if token is None else self._spell(token)
+        return self[token_id]
 
 
 def _one_for_each_byte(error: UnicodeError) -> tuple[str, int]:

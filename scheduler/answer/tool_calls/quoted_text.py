@@ -75,16 +75,7 @@ def _hex(stream: TextStream, length: int) -> Waiting[str]:
 def short_string(stream: TextStream) -> Waiting[str]:
     """Return a whole string: a name or a key. Raise NotAsWritten."""
     quote = yield from stream.one_of(QUOTES)
-    parts: list[str] = []
-    while True:
-        text, mark = yield from stream.until((quote, "\\"), longest=LONGEST_NAME)
-        parts.append(text)
-        if mark == quote:
-            break
-        parts.append(mark + (yield from stream.character()))
-        if len(parts) > LONGEST_NAME:
-            raise NotAsWritten("it is too long for a name")
-    inside = "".join(parts)
+    inside = yield from _inside(stream, quote, LONGEST_NAME)
     return str(loads(f'"{inside}"', strict=False)) if quote == '"' else unescaped(inside)
 
 
@@ -122,7 +113,7 @@ def nested_value(stream: TextStream, quotes: tuple[str, ...]) -> Waiting[str]:
             return "".join(parts)
         parts.append(stream.read(len(mark)))
         if mark in quotes:
-            parts.append((yield from _string(stream, mark)))
+            parts += (yield from _inside(stream, mark)), mark
         elif mark != ",":
             depth += 1 if mark in "([{" else -1
             if depth > _DEEPEST:
@@ -131,13 +122,14 @@ def nested_value(stream: TextStream, quotes: tuple[str, ...]) -> Waiting[str]:
                 return "".join(parts)
 
 
-def _string(stream: TextStream, quote: str) -> Waiting[str]:
-    """Return the rest of a string, with the mark at its end."""
+def _inside(stream: TextStream, quote: str, longest: int | None = None) -> Waiting[str]:
+    """Return the rest of a string as it is written, without the mark at its end, which is read."""
     parts: list[str] = []
-    ends = [quote, "\\"] if len(quote) == 1 else [quote]
-    while True:
-        text, mark = yield from stream.until(ends)
-        parts += [text, mark]
+    ends = (quote, "\\") if len(quote) == 1 else (quote,)
+    while longest is None or len(parts) <= longest:
+        text, mark = yield from stream.until(ends, longest=longest)
+        parts.append(text)
         if mark == quote:
             return "".join(parts)
-        parts.append((yield from stream.character()))
+        parts.append(mark + (yield from stream.character()))
+    raise NotAsWritten("it is too long for a name")
