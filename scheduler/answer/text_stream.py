@@ -181,9 +181,11 @@ class TextStream:
             keep = wanted.beginning(self._text[max(self._at, len(self._text) - wanted.longest) :])
         return self.read(len(self._text) - keep - self._at), ""
 
-    def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:
+    def until(
+        self, marks: Sequence[str], *, longest: int | None = None, may_end: bool = False
+    ) -> Waiting[tuple[str, str]]:
         """Read and return all text before the first of `marks`, and that mark. Raise NotAsWritten if there is
-        none, or not within `longest` characters."""
+        none, or not within `longest` characters; with `may_end` the end of the text is one, too."""
         parts: list[str] = []
         length = 0
         while True:
@@ -192,13 +194,13 @@ class TextStream:
             length += len(text)
             if longest is not None and length > longest:
                 raise NotAsWritten(f"no {marks[0]} within {longest} characters")
-            if mark:
+            if mark or (may_end and self.closed):
                 self.read(len(mark))
                 return "".join(parts), mark
             yield from self.more()
 
-    def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        return (yield from self.until(ends, longest=LONGEST_NAME))
+    def name(self, ends: Sequence[str], *, may_end: bool = False) -> Waiting[tuple[str, str]]:
+        return (yield from self.until(ends, longest=LONGEST_NAME, may_end=may_end))
 
     def character(self) -> Waiting[str]:
         """Read and return one character. Raise TextEnded."""

@@ -25,12 +25,9 @@ from scheduler.answer.schema_check import (
     is_of,
     properties_of,
 )
+from scheduler.answer.tool_calls.literals import WORDS
 
 _INTEGER = re.compile(r"-?\d{1,4000}")
-_WORDS = {
-    "boolean": {"true": True, "True": True, "false": False, "False": False},
-    "null": {"null": None, "None": None},
-}
 _DEEPEST = 32
 _OF_ANY_STRING = {"type", "title", "description", "default", "examples"}
 _CHARACTERS_PER_STEP = 64
@@ -125,8 +122,9 @@ def _readings(budget: StepBudget, value: Any, kind: str) -> Iterator[Any]:
         return
     budget.spend(len(value) // _CHARACTERS_PER_STEP)
     text = value.strip()
-    if text in (words := _WORDS.get(kind, {})):
-        yield words[text]
+    if kind in ("boolean", "null"):
+        if text in WORDS and is_of(WORDS[text], (kind,)):
+            yield WORDS[text]
     elif kind == "integer" and _INTEGER.fullmatch(text):
         yield int(text)
     elif kind in ("number", "object", "array"):

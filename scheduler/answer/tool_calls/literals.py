@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _DEEPEST = 200
-_WORDS = {
+WORDS = {
     **{"true": True, "True": True, "false": False, "False": False},
     **{"null": None, "None": None, "nil": None},
 }
@@ -125,8 +125,8 @@ class _Literal:
         found = _BARE.match(self._text, self._at)
         assert found is not None
         word, self._at = found[0].strip(), found.end()
-        if word in _WORDS:
-            return _WORDS[word]
+        if word in WORDS:
+            return WORDS[word]
         if _NUMBER.fullmatch(word):
             plain = word.replace("_", "").lstrip("+")
             return int(plain) if plain.lstrip("-").isdigit() else float(plain)

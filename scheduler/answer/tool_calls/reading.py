@@ -9,7 +9,7 @@ written, and what follows is read again from the next head of an offered tool in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from html import unescape
 from json import loads
@@ -292,7 +292,7 @@ class CallReader:
 
     def _bare(self, opened: str) -> Notation | None:
         """Return the notation of a call whose name stands directly behind a mark."""
-        forms = [form for form in self._forms if not form.is_json and not _is_attribute(form)]
+        forms = [form for form in self._forms if not form.is_json and not form.prefix.endswith("=")]
         own = [form for form in forms if opened in _openers_of(form)]
         return next(iter(sorted(own or forms, key=lambda form: form.prefix != "")), None)
 
@@ -366,7 +366,7 @@ class CallReader:
         last, soft = last.lstrip('"'), _beginnings(form)
         others = (*self._closers, *self.openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
-        text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
+        text, mark = yield from self._stream.name(ends, may_end=not last)
         call_id: str | None = None
         if mark and mark == form.id_mark:
             call_id, mark = yield from self._stream.name([last, *soft])
@@ -386,14 +386,6 @@ class CallReader:
         if not last and mark != soft[0] and name not in self._calls.offered:
             raise NotAsWritten("words are no call")
         return name, call_id
-
-    def _ending(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        """Return a name that a mark ends, or the end of the text."""
-        begun = self._stream.position
-        try:
-            return (yield from self._stream.name(ends))
-        except TextEnded:
-            return self._stream.raw(begun), ""
 
     def _checked(self, text: str) -> str:
         name = text.strip()
@@ -473,11 +465,6 @@ def _beginnings(form: Notation) -> tuple[str, ...]:
             return ("{", "(")
         case _:
             return ()
-
-
-def _is_attribute(form: Notation) -> bool:
-    """Return whether a name stands within a tag."""
-    return form.prefix.endswith("=")
 
 
 def _longest_first(marks: Iterator[str]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from hashlib import sha256
 from html import unescape
 from typing import Any
@@ -143,7 +142,7 @@ class WrittenCall:
     def members(self, values: Mapping[str, Any], length: int) -> Iterator[ToolCallArguments | Heavy]:
         """Yield members that are read, of a text of `length` characters."""
         for key, value in values.items():
-            yield from self.member(key, length, partial(_itself, value))
+            yield from self.member(key, length, lambda value=value: value)
 
     def begin_string(self, key: str) -> ToolCallArguments:
         return self.json(self._head(key) + '"')
@@ -162,10 +161,6 @@ class WrittenCall:
         begins = "{" if not self._sent else ", "
         self._keys.add(key)
         return begins + json_text(key) + ": "
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
