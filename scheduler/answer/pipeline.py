@@ -1,8 +1,7 @@
 """One answer from token ids to events: detokenizer, stop strings, sections.
 
 It runs where the engine's output is routed, not where the client reads: a stop string must end the row in the
-engine immediately, even if the client reads slowly. No stage waits, and the answer does not depend on how
-many tokens are fed at a time.
+engine immediately, even if the client reads slowly. No stage waits.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class AnswerPipeline:
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
         self._marks = wanted.marks
-        self._stops_in_text_alone = assembly is not None and wanted.longest > 0
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
@@ -83,29 +81,23 @@ class AnswerPipeline:
     def stop_string(self) -> str | None:
         return self._stop_strings.matched
 
-    def read(
-        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
-    ) -> Iterator[AnswerPiece | Heavy]:
-        """Yield the pieces that these tokens complete, and HEAVY before work that belongs in a worker thread.
-        With `spans`, `logprobs` has one entry per token. Exhaust the iterator before the next call."""
+    def read(self, token_id: int, logprobs: LogprobsOut | None = None) -> Iterator[AnswerPiece | Heavy]:
+        """Yield the pieces that the next token completes, and HEAVY before work for a worker thread. `logprobs`
+        is given with `spans`. Exhaust the iterator before the next call."""
+        opens, text = not self._detokenizer.begun, self._detokenizer.feed((token_id,))
         if self._spans is not None:
-            for token_id, entry in zip(token_ids, logprobs, strict=True):
-                if self.stopped:
-                    return
-                opens = not self._detokenizer.begun
-                text = self._detokenizer.feed((token_id,))
-                self._spans.add(token_id, entry, len(text), opens=opens)
-                yield from self._next((token_id,), text + self._marks.get(token_id, ""))
-        elif (early := self._unstoppable_tokens) and early < len(token_ids):
-            yield from self.read(token_ids[:early])
-            yield from self.read(token_ids[early:])
-        elif len(token_ids) > 1 and self._stops_in_text_alone:
-            for token_id in token_ids:
-                if self.stopped:
-                    return
-                yield from self._next((token_id,), self._text((token_id,)))
-        else:
-            yield from self._next(token_ids, self._text(token_ids))
+            assert logprobs is not None, "a token without its log-probability"
+            self._spans.add(token_id, logprobs, len(text), opens=opens)
+        if self._thinking is not None:
+            self._thinking.accept(token_id)
+        elif self._in_reasoning:
+            self._section_tokens += 1
+        self._may_end = self._unstoppable_tokens == 0 and not self._in_reasoning
+        self._unstoppable_tokens = max(0, self._unstoppable_tokens - 1)
+        # For a token without a text that a stop string names.
+        text += self._marks.get(token_id, "")
+        if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
+            yield from self._pieces(certain)
 
     def read_end(self, token_id: int) -> Iterator[AnswerPiece | Heavy]:
         """Yield the pieces that the token completes with which the engine ended the answer. It is no text,
@@ -115,25 +107,6 @@ class AnswerPipeline:
             certain = self._stop_strings.feed(mark, may_end=not self._in_reasoning)
             if certain:
                 yield from self._pieces(certain)
-
-    def _text(self, token_ids: Sequence[int]) -> str:
-        """Return the text that these tokens complete, with a mark for each that a stop string names and that
-        gives no text."""
-        if not self._marks:
-            return self._detokenizer.feed(token_ids)
-        feed, marks = self._detokenizer.feed, self._marks
-        return "".join([feed((token_id,)) + marks.get(token_id, "") for token_id in token_ids])
-
-    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece | Heavy]:
-        if self._thinking is not None:
-            for token_id in token_ids:
-                self._thinking.accept(token_id)
-        elif self._in_reasoning:
-            self._section_tokens += len(token_ids)
-        self._may_end = self._unstoppable_tokens == 0 and not self._in_reasoning
-        self._unstoppable_tokens = max(0, self._unstoppable_tokens - len(token_ids))
-        if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
-            yield from self._pieces(certain)
 
     def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
         """Yield the rest at the end of the answer. A stop string may still match in it."""

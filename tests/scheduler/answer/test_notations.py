@@ -17,6 +17,7 @@ from tests.scheduler.answer.notations import (
     WRITTEN,
     Message,
     Written,
+    fed,
     form,
     message_of,
     pipeline,
@@ -167,10 +168,10 @@ def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written:
 def test_the_name_comes_first_and_a_long_string_comes_while_it_is_written() -> None:
     """A file's content takes a model minutes; a client sees it grow."""
     answer = pipeline(form("json_tools"))
-    started, *pieces = answer.read(b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
+    started, *pieces = fed(answer, b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
     assert started == ToolCallStarted(0, "call_0", "get_time")
     assert "".join([piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]) == '{"zone": "U'
-    assert list(answer.read(b"T")) == [ToolCallArguments(0, "T")]
+    assert list(fed(answer, b"T")) == [ToolCallArguments(0, "T")]
 
 
 def test_one_call_is_all_where_the_client_wants_no_more() -> None:

@@ -23,7 +23,6 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.events import (
     AnswerPiece,
-    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -40,7 +39,7 @@ from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import EXACT, tokenizer_of
-from tests.scheduler.answer.notations import MUSE, form
+from tests.scheduler.answer.notations import MUSE, form, pieces_of
 
 WEATHER = Tool(
     "get_weather",
@@ -107,7 +106,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
         assert matcher.consume_token(token), matcher.get_error()
         tokens.append(token)
     (pipeline,) = prepared.pipelines()
-    return [*pipeline.read(tokens), *pipeline.end(FinishReason.STOP)]
+    return pieces_of(pipeline, tokens)
 
 
 def calls(pieces: list[AnswerPiece | Heavy]) -> list[tuple[str, Any]]:
@@ -303,7 +302,7 @@ def answered(kind: str, asked: GenerationRequest, *, drafted: bool) -> list[Answ
         constraint.accept_at(len(tokens), token)
         tokens.append(token)
     (pipeline,) = prepared.pipelines()
-    return [*pipeline.read(tokens), *pipeline.end(FinishReason.STOP)]
+    return pieces_of(pipeline, tokens)
 
 
 def _object(**value: Any) -> dict[str, Any]:

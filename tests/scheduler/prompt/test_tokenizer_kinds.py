@@ -25,6 +25,7 @@ from scheduler.structure import Pattern
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import EXACT, KINDS, SPECIAL, tokenizer_of
+from tests.scheduler.answer.notations import pieces_of
 
 thoroughly = settings(max_examples=examples(100), deadline=None)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +66,7 @@ def answered(
     prepared = ready.prepare(request)
     (pipeline,) = prepared.pipelines()
     entries = [LogprobsOut(-1.0, ()) for _ in ids] if request.top_logprobs is not None else []
-    pieces = [*pipeline.read(ids, entries), *pipeline.end(FinishReason.LENGTH)]
+    pieces = pieces_of(pipeline, ids, entries, FinishReason.LENGTH)
     deltas = [piece for piece in pieces if isinstance(piece, TextDelta)]
     return prepared, deltas, "".join(piece.text for piece in deltas)
 
@@ -235,8 +236,8 @@ def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs
             text = ""
             for token in chain(*parts):
                 if not pipeline.stopped:
-                    entries = [] if top_logprobs is None else [LogprobsOut(-1.0, ())]
-                    text += "".join(one.text for one in pipeline.read([token], entries))  # type: ignore[union-attr]
+                    entry = None if top_logprobs is None else LogprobsOut(-1.0, ())
+                    text += "".join(one.text for one in pipeline.read(token, entry))  # type: ignore[union-attr]
             text += "".join(one.text for one in pipeline.end(FinishReason.LENGTH))  # type: ignore[union-attr]
             found.add((text, pipeline.stop_string))
         ((text, stop),) = found

@@ -17,7 +17,7 @@ from scheduler.events import FinishReason
 from scheduler.prompt.chat_template import program_module
 from scheduler.request import Tool
 from tests.examples import examples
-from tests.scheduler.answer.notations import Message, form, message_of, pipeline
+from tests.scheduler.answer.notations import Message, fed, form, message_of, pipeline
 from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
@@ -207,7 +207,7 @@ def test_a_long_text_leaves_while_it_is_written(key: str, name: str) -> None:
     message = Message()
     sent = []
     for character in raw:
-        for piece in answer.read(character.encode()):
+        for piece in fed(answer, character.encode()):
             message.add(piece)
         sent.append(len(message.arguments[0]) if message.arguments else 0)
     begun = raw.index("if a")
