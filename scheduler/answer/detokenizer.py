@@ -22,8 +22,8 @@ class Detokenizer(Protocol):
         """Return whether the next token is read as one in the middle of a text, with the space before it."""
         ...
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        """Return the text that these tokens complete; it may be empty."""
+    def feed(self, token_id: int) -> str:
+        """Return the text that the next token completes; it may be empty."""
         ...
 
     def finish(self) -> str:
@@ -105,15 +105,11 @@ class TableDetokenizer:
         errors = "replace" if opening is None else _EACH_BYTE
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        spelled = [self._table[token_id] for token_id in token_ids]
-        if not self.begun and self._opening is not None:
-            for place, data in enumerate(spelled):
-                if data:
-                    spelled[place] = self._opening(token_ids[place])
-                    self.begun = True
-                    break
-        return self._decoder.decode(b"".join(spelled))
+    def feed(self, token_id: int) -> str:
+        data = self._table[token_id]
+        if data and not self.begun and self._opening is not None:
+            data, self.begun = self._opening(token_id), True
+        return self._decoder.decode(data)
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -140,10 +136,7 @@ class WindowDetokenizer:
         self._emitted_tokens = len(after)
         self.begun = bool(after)
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        return "".join([self._feed_one(token_id) for token_id in token_ids])
-
-    def _feed_one(self, token_id: int) -> str:
+    def feed(self, token_id: int) -> str:
         self._window.append(token_id)
         new = self._new_text()
         held = len(self._window) - self._emitted_tokens

@@ -82,9 +82,9 @@ class AnswerPipeline:
         return self._stop_strings.matched
 
     def read(self, token_id: int, logprobs: LogprobsOut | None = None) -> Iterator[AnswerPiece | Heavy]:
-        """Yield the pieces that the next token completes, and HEAVY before work for a worker thread. `logprobs`
+        """Yield the pieces that the next token completes, and HEAVY before work for a thread. `logprobs`
         is given with `spans`. Exhaust the iterator before the next call."""
-        opens, text = not self._detokenizer.begun, self._detokenizer.feed((token_id,))
+        opens, text = not self._detokenizer.begun, self._detokenizer.feed(token_id)
         if self._spans is not None:
             assert logprobs is not None, "a token without its log-probability"
             self._spans.add(token_id, logprobs, len(text), opens=opens)

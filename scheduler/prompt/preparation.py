@@ -419,7 +419,7 @@ class Preparation:
         spelled, silent = self._spelled(request.prompt), {}
         for token in named:
             detokenizer = self.tokenizer.detokenizer(spelled)
-            if not detokenizer.feed([token]) + detokenizer.finish():
+            if not detokenizer.feed(token) + detokenizer.finish():
                 silent[token] = self.tokenizer.decode([token])
         return silent
 

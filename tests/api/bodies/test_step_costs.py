@@ -65,8 +65,8 @@ class Words:
     def __init__(self, pieces: Sequence[str]) -> None:
         self._pieces = pieces
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        return "".join([self._pieces[token_id] for token_id in token_ids])
+    def feed(self, token_id: int) -> str:
+        return self._pieces[token_id]
 
     def finish(self) -> str:
         return ""

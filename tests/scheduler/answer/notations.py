@@ -348,7 +348,7 @@ class Chunks:
         self.chunk = b""
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
-    def feed(self, token_ids: Sequence[int]) -> str:
+    def feed(self, token_id: int) -> str:
         return self._decoder.decode(self.chunk)
 
     def finish(self) -> str:

@@ -122,5 +122,5 @@ def test_control_tokens_of_the_notation_are_seen_and_no_others() -> None:
     """A mark that is a special token would otherwise never be found."""
     hub = HubTokenizer(TOKENIZER_FOLDER)
     ids = hub.encode("a<|im_start|>b<|im_end|>c")
-    assert hub.detokenizer(frozenset({"<|im_start|>"})).feed(ids) == "a<|im_start|>bc"
-    assert hub.detokenizer().feed(ids) == "abc"
+    assert "".join(map(hub.detokenizer(frozenset({"<|im_start|>"})).feed, ids)) == "a<|im_start|>bc"
+    assert "".join(map(hub.detokenizer().feed, ids)) == "abc"
