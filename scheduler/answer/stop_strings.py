@@ -9,9 +9,10 @@ one character that no text has, half of a surrogate pair, and is never passed on
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _FIRST_MARK = 0xD800
 """There are 2,048 halves of pairs, and stop strings name fewer tokens: they have 4,096 characters."""
@@ -30,6 +31,10 @@ class WantedStrings:
         self._firsts = frozenset(one[0] for one in self._wanted)
         self._lasts = frozenset(one[-1] for one in self._wanted)
         self.longest = max(map(len, self._wanted), default=0)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted(self._wanted, key=len, reverse=True))))
 
     def _marked(self, wanted: str) -> str:
         for mark, spelling in sorted(self._spellings.items(), key=lambda one: len(one[1]), reverse=True):
@@ -97,6 +102,6 @@ class StopStrings:
         return self._stops.audible(held)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def wanted_marks(marks: tuple[str, ...]) -> WantedStrings:
     return WantedStrings(marks)

@@ -7,10 +7,8 @@ again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterable, Sequence
 from enum import Enum
-from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from scheduler.answer.stop_strings import wanted_marks
@@ -34,11 +32,6 @@ Waiting: TypeAlias = Generator[None, None, T]
 """Yields where more text is needed."""
 Reading: TypeAlias = Generator[AnswerPiece | Heavy | None, None, T]
 """The pieces of the answer; None where more text is needed, HEAVY before work for a thread."""
-
-
-@lru_cache(maxsize=1024)
-def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 def is_control(text: str) -> bool:
@@ -170,15 +163,14 @@ class TextStream:
         if it is not there yet). If several begin at the same place, the longest counts."""
         if not marks:
             return self.read(len(self._text) - self._at), ""
-        if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
-            rest = self._text[found.start() : found.start() + max(map(len, marks))]
+        wanted = wanted_marks(tuple(marks))
+        if (found := wanted.pattern.search(self._text, self._at)) is not None:
+            rest = self._text[found.start() : found.start() + wanted.longest]
             # At the end of the text it may be the beginning of a longer one.
-            is_half = not self.closed and any(len(one) > len(rest) and one.startswith(rest) for one in marks)
+            is_half = not self.closed and wanted.beginning(rest) == len(rest)
             return self.read(found.start() - self._at), "" if is_half else found[0]
-        keep = 0
-        if not self.closed:
-            wanted = wanted_marks(tuple(marks))
-            keep = wanted.beginning(self._text[max(self._at, len(self._text) - wanted.longest) :])
+        start = max(self._at, len(self._text) - wanted.longest)
+        keep = 0 if self.closed else wanted.beginning(self._text[start:])
         return self.read(len(self._text) - keep - self._at), ""
 
     def until(

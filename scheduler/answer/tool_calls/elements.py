@@ -73,7 +73,7 @@ def _nested(parts: Iterator[str], end: str | None, schema: Any, depth: int = 0) 
     if name != end:
         raise NotAsWritten(f"no end of {end}")
     if not values:
-        return _scalar(text, schema)
+        return _leaf(text, schema)
     if text.strip():
         raise NotAsWritten(f"{text.strip()[:40]!r} stands between elements")
     if [*values] == [_ITEM]:
@@ -87,12 +87,9 @@ def _schema_of(schema: Any, name: str) -> Any:
     return schema.get("items", {}) if name == _ITEM else properties_of(schema).get(name, {})
 
 
-def _scalar(text: str, schema: Any) -> Any:
-    is_text = takes_strings(schema) and isinstance(schema, dict) and "type" in schema
-    return text if is_text else _leaf(text, schema)
-
-
 def _leaf(text: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and "type" in schema and takes_strings(schema):
+        return text
     if not text.strip() and isinstance(schema, dict) and schema.get("type") in _EMPTY:
         return _EMPTY[schema["type"]]()
     try:

@@ -97,14 +97,10 @@ class TaggedArguments:
             yield from self._parameter()
             parameters += 1
         if not parameters:
-            yield from self._check_end()
+            behind = self._stream.position
+            yield from self._stream.one_of(self._closers)
+            self._stream.rewind(behind)
         yield self._call.end()
-
-    def _check_end(self) -> Waiting[None]:
-        """Raise NotAsWritten unless a call without parameters ends here."""
-        behind = self._stream.position
-        yield from self._stream.one_of(self._closers)
-        self._stream.rewind(behind)
 
     def _parameter(self) -> Reading[None]:
         key, is_text = yield from self._key()
