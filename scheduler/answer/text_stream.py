@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from enum import Enum
+from sys import maxsize
 from typing import Final, TypeAlias, TypeVar
 
 from scheduler.answer.stop_strings import wanted_marks
@@ -142,6 +143,24 @@ class TextStream:
             if (yield from self.optional(literal)):
                 return literal
         return ""
+
+    def run(self, literals: Sequence[str], most: int = maxsize) -> Waiting[bool]:
+        """Read `literals` one after another, with white space before each. Return whether there was one."""
+        begun = end = self.position
+        while most > 0:
+            yield from self.space()
+            if not (yield from self.any_of(literals)):
+                break
+            end, most = self.position, most - 1
+        self.rewind(end)
+        return end > begun
+
+    def ahead(self, reading: Waiting[T]) -> Waiting[T]:
+        """Return what a reading finds, and read nothing."""
+        begun = self.position
+        found = yield from reading
+        self.rewind(begun)
+        return found
 
     def word(self, others: str) -> Waiting[str]:
         """Read and return letters, digits and `others`."""

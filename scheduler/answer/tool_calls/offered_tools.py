@@ -70,7 +70,8 @@ class OfferedTools:
 def _is_large(root: Schema) -> bool:
     """Return whether it has more than `_LIGHT_NODES` values, with references followed each time they are
     met."""
-    nodes, check, waiting = 0, SchemaCheck(root, StepBudget()), [root]
+    nodes, check = 0, SchemaCheck(root, StepBudget())
+    waiting: list[Any] = [root]
     while waiting:
         match waiting.pop():
             case Mapping() as members:

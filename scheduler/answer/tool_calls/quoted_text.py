@@ -49,10 +49,7 @@ def python_string(
     `ends` reads what can stand behind it."""
     while True:
         if (yield from text_until(stream, call, (quote, "\\"))) == quote:
-            behind = stream.position
-            is_end = yield from ends()
-            stream.rewind(behind)
-            if is_end:
+            if (yield from stream.ahead(ends())):
                 break
             yield call.string(quote)
             continue

@@ -134,12 +134,12 @@ class CallReader:
                 yield call.end()
             else:
                 yield from json_arguments(self._stream, call)
-            yield from self._braces()
+            # Braces too many are a common slip.
+            yield from self._stream.run(["}"])
             yield from self._stream.space()
-            end = self._stream.position
-            if not (yield from self._stream.ended()) and not (yield from self._stream.any_of(self.openers)):
+            end = self._stream.ahead(self._stream.any_of(self.openers))
+            if not (yield from self._stream.ended()) and not (yield from end):
                 raise NotAsWritten("there is text behind the arguments")
-            self._stream.rewind(end)
             self._over()
         except (NotAsWritten, ValueError, RecursionError) as fault:
             yield from self._broken(begun, "", fault)
@@ -156,12 +156,8 @@ class CallReader:
     def begins(self) -> Waiting[bool]:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered
         tool."""
-        opened = False
-        for _ in range(_MOST_MARKS):
-            yield from self._stream.space()
-            if not (yield from self._stream.any_of(self.openers)):
-                break
-            opened = True
+        opened = yield from self._stream.run(self.openers, _MOST_MARKS)
+        yield from self._stream.space()
         for form in self._prefixes:
             if (yield from self._stream.optional(form.prefix)):
                 return (yield from self._names_offered())
@@ -268,12 +264,9 @@ class CallReader:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return bare
-            if self._within and not first and bare is not None and not bare.call_start:
-                begun = stream.position
-                is_call = yield from self._names_offered()
-                stream.rewind(begun)
-                if is_call:
-                    return bare
+            within = self._within and not first and bare is not None and not bare.call_start
+            if within and (yield from stream.ahead(self._names_offered())):
+                return bare
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")
@@ -299,7 +292,7 @@ class CallReader:
     def _one(self, form: Notation | str) -> Reading[None]:
         if isinstance(form, str):
             yield from json_call(self._stream, self._begin, self._calls.offered.__contains__)
-            yield from self._braces()
+            yield from self._stream.run(["}"])
             return
         name, call_id = yield from self._name(form)
         call = yield from self._begin(name, call_id)
@@ -315,16 +308,6 @@ class CallReader:
                 yield from element_arguments(self._stream, call, mark)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
-
-    def _braces(self) -> Waiting[None]:
-        """Read braces too many, a common slip."""
-        end = self._stream.position
-        while True:
-            yield from self._stream.space()
-            if not (yield from self._stream.optional("}")):
-                break
-            end = self._stream.position
-        self._stream.rewind(end)
 
     def _tagged(self, call: WrittenCall, tagged: Tagged) -> Reading[None]:
         yield from self._stream.space()
@@ -440,13 +423,7 @@ class CallReader:
                 closed = True
             else:
                 yield
-        behind = stream.position
-        while True:
-            yield from stream.space()
-            if not (yield from self._stream.any_of(self._closers)):
-                break
-            behind = stream.position
-        stream.rewind(behind)
+        yield from stream.run(self._closers)
         return end
 
 

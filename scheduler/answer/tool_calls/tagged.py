@@ -97,9 +97,7 @@ class TaggedArguments:
             yield from self._parameter()
             parameters += 1
         if not parameters:
-            behind = self._stream.position
-            yield from self._stream.one_of(self._closers)
-            self._stream.rewind(behind)
+            yield from self._stream.ahead(self._stream.one_of(self._closers))
         yield self._call.end()
 
     def _parameter(self) -> Reading[None]:
@@ -194,8 +192,7 @@ class TaggedArguments:
             here = stream.position
             stream.read(len(mark))
             if mark in ends:
-                behind, after = stream.position, (yield from self._behind())
-                stream.rewind(behind)
+                behind, after = stream.position, (yield from stream.ahead(self._behind()))
                 if after is _Behind.PARAMETER:
                     whole, certain = (here, behind), True
                     break
@@ -207,7 +204,7 @@ class TaggedArguments:
                         break
                 opened = max(0, opened - 1)
             elif mark.endswith(self._key_start):
-                key = yield from self._peeked_key()
+                key = yield from stream.ahead(self._key_within())
                 begins = mark.startswith(self._own_line) or is_control(self._key_start)
                 if opened == 0 and whole is None and begins and call.lacks(key):
                     # The closing tag is missing.
@@ -259,27 +256,20 @@ class TaggedArguments:
             raise NotAsWritten("a parameter has no name")
         return key, (flag in _FLAGS) if self._tagged.json_opening and flag else None
 
-    def _peeked_key(self) -> Waiting[str]:
-        """Return the name of a parameter whose tag is within a value; "" if it is none."""
-        begun = self._stream.position
+    def _key_within(self) -> Waiting[str]:
+        """Read the name of a parameter whose tag is within a value; "" if it is none."""
         text = ""
-        while len(text) < _LONGEST_KEY:
-            letter = yield from self._stream.peek()
+        while len(text) < _LONGEST_KEY and (letter := (yield from self._stream.peek())) not in ("", "\n"):
             if letter in ("<", ">"):
-                self._stream.rewind(begun)
                 return _named(text)[0]
-            if letter in ("", "\n"):
-                break
             text += self._stream.read(1)
-        self._stream.rewind(begun)
         return ""
 
     def _call_begins(self, position: int) -> Waiting[bool]:
         """Return whether a call begins at a position, to which the text is rewound."""
         behind = self._stream.position
         self._stream.rewind(position)
-        begins = yield from self._begins_call()
-        self._stream.rewind(position)
+        begins = yield from self._stream.ahead(self._begins_call())
         self._stream.read(behind - position)
         return begins
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from html import unescape
 from typing import Any
@@ -141,8 +142,8 @@ class WrittenCall:
 
     def members(self, values: Mapping[str, Any], length: int) -> Iterator[ToolCallArguments | Heavy]:
         """Yield members that are read, of a text of `length` characters."""
-        for key, value in values.items():
-            yield from self.member(key, length, lambda value=value: value)
+        for key in values:
+            yield from self.member(key, length, partial(values.__getitem__, key))
 
     def begin_string(self, key: str) -> ToolCallArguments:
         return self.json(self._head(key) + '"')
