@@ -135,8 +135,12 @@ TOOL_PARSERS = ("auto", "none", "harmony", *NOTATIONS)
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    _check("tool-parser", tool_parser, TOOL_PARSERS)
-    _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
+    for option, name, known in (
+        ("tool-parser", tool_parser, TOOL_PARSERS),
+        ("reasoning-parser", reasoning_parser, REASONING_PARSERS),
+    ):
+        if name not in known:
+            raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
     vocabulary = tokenizer.get_vocab()
     if "harmony" in (tool_parser, reasoning_parser) or (
         (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(vocabulary)
@@ -172,11 +176,6 @@ def template_type(tokenizer: Any, model_type: str) -> str | None:
     defaults = MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)
-
-
-def _check(option: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
 
 
 def _writes_harmony(vocabulary: Mapping[str, int]) -> bool:
@@ -226,13 +225,12 @@ def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, temp
         defaults = MODEL_DEFAULTS.get(model_type, {})
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
         found = "dsml" if program == "deepseek_v32" else sign_of(template)
-        name = given or found or _by_vocabulary(tokenizer.get_vocab()) or "none"
+        vocabulary = tokenizer.get_vocab()
+        if _has_xtml(vocabulary):
+            found = found or "kimi_k3"
+        elif "<|tool_call_start|>" in vocabulary and "<|tool_call_end|>" in vocabulary:
+            found = found or "pythonic"
+        name = given or found or "none"
         if name not in TOOL_PARSERS:
             raise OptionError(f"--tool-parser: the model asks for {name!r}, which is not known")
     return None if name == "none" else tool_syntax(name)
-
-
-def _by_vocabulary(vocabulary: Mapping[str, int]) -> str | None:
-    if _has_xtml(vocabulary):
-        return "kimi_k3"
-    return "pythonic" if "<|tool_call_start|>" in vocabulary and "<|tool_call_end|>" in vocabulary else None

@@ -20,15 +20,12 @@ class Detokenizer(Protocol):
     @property
     def begun(self) -> bool:
         """Return whether the next token is read as one in the middle of a text, with the space before it."""
-        ...
 
     def feed(self, token_id: int) -> str:
         """Return the text that the next token completes; it may be empty."""
-        ...
 
     def finish(self) -> str:
         """Return the text held back. Nothing may be fed after this."""
-        ...
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-TOOL = "{tool}"
-"""Placeholder in a head for the tool's name."""
-NUMBER = "{number}"
-"""Placeholder in a head for the call's number, which the model counts."""
-NAME = "{name}"
-"""Placeholder in a parameter's opening for its name."""
-TYPE = "{type}"
-"""Placeholder in a parameter's opening for the JSON type of its value."""
-BREAK = "{break}"
-"""Placeholder in a parameter's opening for one of its notation's breaks."""
+TOOL, NUMBER = "{tool}", "{number}"
+"""Placeholders in a head for the tool's name and for the call's number, which the model counts."""
+NAME, TYPE, BREAK = "{name}", "{type}", "{break}"
+"""In a parameter's opening for its name, the JSON type of its value, one of its notation's breaks."""
 
 ANY_NAME = r"(?s:.+)"
 

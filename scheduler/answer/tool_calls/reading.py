@@ -173,17 +173,9 @@ class CallReader:
         return not calls or (yield from self._stream.peek()) == "("
 
     def _names_in_json(self) -> Waiting[bool]:
+        yield from self._stream.run(('"type"', '"function"', ":", ","), 4)
+        yield from self._stream.run((*(f'"{name}"' for name in NAMES), ":"), 2)
         yield from self._stream.space()
-        for literal in ('"type"', ":", '"function"', ","):
-            if not (yield from self._stream.optional(literal)):
-                break
-            yield from self._stream.space()
-        for name in NAMES:
-            if (yield from self._stream.optional(f'"{name}"')):
-                yield from self._stream.space()
-                if (yield from self._stream.optional(":")):
-                    yield from self._stream.space()
-                    return (yield from self._names_offered())
         return (yield from self._names_offered())
 
     def _names_offered(self) -> Waiting[bool]:
