@@ -98,6 +98,8 @@ MODEL_DEFAULTS: dict[str, dict[str, str]] = {
 }
 """Tokenizer defaults of mlx-lm's model classes (`models/*.py`, which need MLX), by model_type."""
 
+_HARMONY = {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"}
+_XTML = {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
 
@@ -143,16 +145,15 @@ def answer_format(
             raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
     vocabulary = tokenizer.get_vocab()
     if "harmony" in (tool_parser, reasoning_parser) or (
-        (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(vocabulary)
+        (tool_parser, reasoning_parser) == ("auto", "auto") and vocabulary.keys() >= _HARMONY
     ):
         return AnswerFormat(layout=Layout.HARMONY)
     program = template_type(tokenizer, model_type)
     template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-    is_muse = program == "muse_spark"
     return AnswerFormat(
         reasoning=_reasoning(template, vocabulary, reasoning_parser),
         tools=_tools(tokenizer, model_type, tool_parser, program, template),
-        layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
+        layout=Layout.MUSE_SPARK if program == "muse_spark" else Layout.MARKS,
         hidden_marks=_around_text(template, vocabulary),
     )
 
@@ -178,16 +179,8 @@ def template_type(tokenizer: Any, model_type: str) -> str | None:
     return None if name is None else str(name)
 
 
-def _writes_harmony(vocabulary: Mapping[str, int]) -> bool:
-    return all(token in vocabulary for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"))
-
-
-def _has_xtml(vocabulary: Mapping[str, int]) -> bool:
-    return all(token in vocabulary for token in ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"))
-
-
 def _around_text(template: str, vocabulary: Mapping[str, int]) -> tuple[str, ...]:
-    xtml = _has_xtml(vocabulary)
+    xtml = vocabulary.keys() >= _XTML
     # Granite 3.3; others write tools' results in such tags.
     tagged = ("<response>", "</response>") if "<response></response>" in template else ()
     return tagged + tuple(
@@ -206,13 +199,11 @@ def _reasoning(template: str, vocabulary: Mapping[str, int], name: str) -> Reaso
         return None
     if name != "auto":
         return REASONING_SYNTAXES[name]
-    if _has_xtml(vocabulary):
+    if vocabulary.keys() >= _XTML:
         return REASONING_SYNTAXES["kimi_k3"]
-    known = [one for one in REASONING_SYNTAXES.values() if not one.opens]
     for has in (template.__contains__, vocabulary.__contains__):
-        for one in known:
-            first = one.start.removesuffix("thought")
-            if has(one.end) and has(first):
+        for one in REASONING_SYNTAXES.values():
+            if not one.opens and has(one.end) and has(one.start.removesuffix("thought")):
                 return one
     filled = template.replace("{}", ":opensource")
     if (found := _TAGS.search(filled)) is not None:
@@ -226,9 +217,9 @@ def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, temp
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
         found = "dsml" if program == "deepseek_v32" else sign_of(template)
         vocabulary = tokenizer.get_vocab()
-        if _has_xtml(vocabulary):
+        if vocabulary.keys() >= _XTML:
             found = found or "kimi_k3"
-        elif "<|tool_call_start|>" in vocabulary and "<|tool_call_end|>" in vocabulary:
+        elif {"<|tool_call_start|>", "<|tool_call_end|>"} <= vocabulary.keys():
             found = found or "pythonic"
         name = given or found or "none"
         if name not in TOOL_PARSERS:

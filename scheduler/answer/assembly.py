@@ -106,25 +106,17 @@ class Assembly:
         is_marked = answer_format.layout is Layout.MARKS
         opens = answer_format.reasoning is not None and (in_reasoning or answer_format.reasoning.opens)
         kind = SectionKind.REASONING if opens else SectionKind.TEXT
-        self._section = kind if is_marked else SectionKind.HIDDEN
+        self.section = kind if is_marked else SectionKind.HIDDEN
         separator = "" if is_marked else "\n"
         self._texts = {kind: SectionText(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
-        if self._section is not SectionKind.TEXT:
-            self._enter(self._section)
+        if self.section is not SectionKind.TEXT:
+            self._enter(self.section)
         notation = answer_format.notation if tools else None
         self._block = None if notation is None else CallReader(notation, self.calls, self._stream)
         self._result_mark = notation.result_mark if notation is not None else ""
         self._bare = _BARE if notation is not None and notation.bare else ()
         self._ended = self._cut = False
         self._pieces = self._answer(self._marked if is_marked else self._message)
-
-    @property
-    def in_reasoning(self) -> bool:
-        return self._section is SectionKind.REASONING
-
-    @property
-    def in_text(self) -> bool:
-        return self._section is SectionKind.TEXT
 
     @property
     def complete(self) -> bool:
@@ -143,7 +135,7 @@ class Assembly:
         if self._block is not None:
             self._block.cut = self._cut
         yield from self._available()
-        if self._section is SectionKind.TEXT and (rest := self._texts[SectionKind.TEXT].rest()):
+        if self.section is SectionKind.TEXT and (rest := self._texts[SectionKind.TEXT].rest()):
             yield self._text(rest)
 
     def _available(self) -> Iterator[AnswerPiece | Heavy]:
@@ -159,16 +151,16 @@ class Assembly:
             pass
 
     def _enter(self, section: SectionKind) -> None:
-        self._section = section
+        self.section = section
         for shown in self._texts.values():
             shown.mark()
 
     def _say(self, text: str) -> Iterator[AnswerPiece]:
         """Yield text of the section, up to the white space at its end."""
-        if self._section is SectionKind.HIDDEN:
+        if self.section is SectionKind.HIDDEN:
             return
-        gap, certain = self._texts[self._section].add(text)
-        if self._section is SectionKind.REASONING:
+        gap, certain = self._texts[self.section].add(text)
+        if self.section is SectionKind.REASONING:
             if gap + certain:
                 yield ReasoningDelta(gap + certain)
             return
@@ -202,7 +194,7 @@ class Assembly:
     def _marked(self) -> Reading[None]:
         """Read a section of an answer in which marks alone decide, up to the next one."""
         reasoning, block, stream = self.format.reasoning, self._block, self._stream
-        in_text = self._section is SectionKind.TEXT
+        in_text = self.section is SectionKind.TEXT
         hidden = self.format.hidden_marks
         firsts, marks = list[str](), [*hidden]
         if reasoning is not None:
@@ -227,12 +219,12 @@ class Assembly:
                     unclosed = block.closers
                 else:
                     yield from self._considered(block, (*hidden, reasoning.end if reasoning else ""))
-                    if self._section is SectionKind.TEXT:
+                    if self.section is SectionKind.TEXT:
                         return
                 continue
             stream.release()
             stream.read(len(mark))
-            self._texts[self._section].mark()
+            self._texts[self.section].mark()
             if mark == self._result_mark:
                 self._ended = True
                 return
@@ -251,7 +243,7 @@ class Assembly:
         return begins
 
     def _calls_of(self, block: CallReader) -> Reading[None]:
-        shown, malformed = self._texts[self._section], self.calls.malformed
+        shown, malformed = self._texts[self.section], self.calls.malformed
         space, alone = shown.trailing(), shown.at_mark
         shown.mark()
         yield from block.read(space, alone=alone)
@@ -295,7 +287,7 @@ class Assembly:
                 yield None
         calls = block is not None and header.recipient is not None
         if not (calls and mark == MESSAGE):
-            self._section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
+            self.section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
         if mark == MESSAGE:
             stream.read(len(mark))
         elif not self._cut or header.is_none:

@@ -49,12 +49,9 @@ def byte_level(token: str) -> bytes:
 
 def sentence_piece(token: str) -> bytes:
     """Return the bytes of a SentencePiece token in the middle of a text."""
-    if len(token) == _BYTE_TOKEN_CHARACTERS and (byte := _BYTE_TOKEN.fullmatch(token)):
+    if byte := _BYTE_TOKEN.fullmatch(token):
         return bytes([int(byte[1], 16)])
     return token.replace("▁", " ").encode("utf-8", "replace")
-
-
-_BYTE_TOKEN_CHARACTERS = len("<0x00>")
 
 
 class ByteTable(dict[int, bytes]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import Assembly, Heavy
+from scheduler.answer.assembly import Assembly, Heavy, SectionKind
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
@@ -121,7 +121,7 @@ class AnswerPipeline:
                 yield from self._pieces(text)
         if self._assembly is not None and not self._assembly.complete:
             yield from self._assembly.finish(reason, cut_by_client=self.stop_string is not None)
-        in_text = not self.stopped and (self._assembly is None or self._assembly.in_text)
+        in_text = not self.stopped and (self._assembly is None or self._assembly.section is SectionKind.TEXT)
         if in_text and self._spans is not None and (last := self._spans.take_waiting()):
             yield TextDelta("", last)
 
@@ -141,7 +141,7 @@ class AnswerPipeline:
 
     @property
     def _in_reasoning(self) -> bool:
-        return self._assembly is not None and self._assembly.in_reasoning
+        return self._assembly is not None and self._assembly.section is SectionKind.REASONING
 
     def _pieces(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._assembly is not None:
