@@ -12,14 +12,12 @@ from enum import Enum, auto
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.answer.harmony import BOUNDS, ENDS, MESSAGE, Header
-from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream, is_control
+from scheduler.answer.text_stream import Heavy, Reading, TextEnded, TextStream, is_control
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import CallReader
 from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
-
-__all__ = ["HEAVY", "Assembly", "Heavy"]
 
 _BARE = ("{", "[")
 

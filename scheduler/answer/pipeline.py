@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import Assembly, Heavy, SectionKind
+from scheduler.answer.assembly import Assembly, SectionKind
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
+from scheduler.answer.text_stream import Heavy
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
@@ -103,10 +104,10 @@ class AnswerPipeline:
         """Yield the pieces that the token completes with which the engine ended the answer. It is no text,
         but a stop string may name it."""
         mark = self._marks.get(token_id)
-        if mark is not None and not self.stopped:
-            certain = self._stop_strings.feed(mark, may_end=not self._in_reasoning)
-            if certain:
-                yield from self._pieces(certain)
+        if mark is None or self.stopped:
+            return
+        if certain := self._stop_strings.feed(mark, may_end=not self._in_reasoning):
+            yield from self._pieces(certain)
 
     def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
         """Yield the rest at the end of the answer. A stop string may still match in it."""

@@ -17,7 +17,7 @@ from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import call_id
+from scheduler.answer.tool_calls.written_call import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls

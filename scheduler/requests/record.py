@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from scheduler.answer.assembly import Heavy
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import Heavy
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import (
     AnswerPiece,

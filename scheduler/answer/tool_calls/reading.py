@@ -44,10 +44,8 @@ from scheduler.answer.tool_calls.bracketed import (
 )
 from scheduler.answer.tool_calls.elements import element_arguments
 from scheduler.answer.tool_calls.tagged import TaggedArguments
-from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
+from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall
 from scheduler.events import MalformedCall
-
-__all__ = ["CallReader", "call_id"]
 
 _MOST_RESTARTS = 16
 """Bound on reading parts of an answer again, so that no text takes longer than linear time."""
@@ -148,10 +146,8 @@ class CallReader:
     def _named(self, recipient: str) -> str:
         """Return the offered tool with whose name a recipient begins: what should stand behind it is
         sometimes glued to it."""
-        offered = self._calls.offered
-        if recipient in offered:
-            return recipient
-        return max((name for name in offered if recipient.startswith(name)), key=len, default=recipient)
+        glued = (name for name in self._calls.offered if recipient.startswith(name))
+        return max(glued, key=len, default=recipient)
 
     def begins(self) -> Waiting[bool]:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered

@@ -211,8 +211,11 @@ class TaggedArguments:
                     stream.rewind(here)
                     return here
                 opened += key != ""
-            elif whole is not None and certain and (yield from self._call_begins(here)):
-                break
+            elif whole is not None and certain:
+                stream.rewind(here)
+                if (yield from stream.ahead(self._begins_call())):
+                    break
+                stream.read(len(mark))
             if streams and whole is None:
                 sent = stream.position
                 yield call.string(mark)
@@ -264,14 +267,6 @@ class TaggedArguments:
                 return _named(text)[0]
             text += self._stream.read(1)
         return ""
-
-    def _call_begins(self, position: int) -> Waiting[bool]:
-        """Return whether a call begins at a position, to which the text is rewound."""
-        behind = self._stream.position
-        self._stream.rewind(position)
-        begins = yield from self._stream.ahead(self._begins_call())
-        self._stream.read(behind - position)
-        return begins
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -10,8 +10,9 @@ from itertools import zip_longest
 from typing import Any
 
 from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
-from scheduler.answer.assembly import Assembly, Heavy
+from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import Heavy
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import (
     AnswerPiece,

@@ -17,7 +17,7 @@ import pytest
 from llguidance import LLMatcher
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
-from scheduler.answer.assembly import Heavy
+from scheduler.answer.text_stream import Heavy
 from scheduler.engine.constraint import Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.errors import InvalidRequest, UnsupportedParameter
