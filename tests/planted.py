@@ -38,7 +38,10 @@ FAULTS = (
         "if refund := self._ledger.refund(",
         "if refund := 0 * self._ledger.refund(",
     ),
-    Fault("scheduler/answer/stop_strings.py", "certain = len(text) - state.depth", "certain = len(text)"),
+    Fault("scheduler/answer/stop_strings.py", "len(text) - self._stops.beginning(text)", "len(text)"),
+    Fault("scheduler/answer/schema_check.py", "all(any(self.accepts(", "all(all(self.accepts("),
+    Fault("scheduler/answer/tool_calls/reading.py", "return found is not None", "return False"),
+    Fault("scheduler/answer/tool_calls/tagged.py", "opened = max(0, opened - 1)", "pass"),
     Fault(
         "scheduler/grammar/answer_grammar.py", "        if tool.strict:\n", "        if not tool.strict:\n"
     ),

@@ -30,8 +30,7 @@ class ServerProfile:
             (FrameReader, "_decode", "parse"),
             (Engine, "step", "account"),
             (Multiplexer, "route", "route"),
-            (detokenizer.ByteLevelDetokenizer, "feed", "detokenize"),
-            (detokenizer.PieceDetokenizer, "feed", "detokenize"),
+            (detokenizer.TableDetokenizer, "feed", "detokenize"),
             (detokenizer.WindowDetokenizer, "feed", "detokenize"),
             (EventStream, "_encode", "encode"),
         ):

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from scheduler.answer.assembly import Heavy
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import Heavy
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import (
     AnswerPiece,
@@ -213,7 +213,7 @@ class StreamRecord:
         only_prompt = self.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
-                return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
+                return self.pipeline.read(part.token, part.logprobs)
             case EndToken(out) if not only_prompt:
                 if out.logprobs is not None:
                     self.end_token = self.pipeline.end_token(out.token, out.logprobs)

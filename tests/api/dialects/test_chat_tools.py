@@ -120,7 +120,7 @@ def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
     """The deltas join to the whole message, which is what the model meant."""
     if written.in_reasoning:
         return  # Opened by the prompt, which the stand-in's template does not do.
-    names = ("get_weather", "get_time") if written.form.has_tool_calls else ()
+    names = ("get_weather", "get_time") if written.form.notation else ()
     tools = [{"type": "function", "function": {"name": name}} for name in names]
 
     @trio_test

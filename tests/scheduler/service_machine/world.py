@@ -15,7 +15,7 @@ import structlog.testing
 import trio
 from structlog.typing import EventDict
 
-from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.config import RecoveryConfig
 from scheduler.engines.boundary import MemoryShare
 from scheduler.errors import SchedulerError, StartupError
