@@ -50,7 +50,7 @@ class Column:
         for measures in self.rounds:
             run = measures.run
             if run.generator.void is not None:
-                found.append(f"VOID: {self.label}, round {run.round}: {run.generator.void}")
+                found.append(f"GENERATOR LATE: {self.label}, round {run.round}: {run.generator.void}")
             if run.interrupted:
                 found.append(f"INTERRUPTED: {self.label}, round {run.round}, after {run.ended_at:.1f} s")
         if (samples := min((_samples(measures) for measures in self.shown), default=0)) < P95_SAMPLES:
@@ -146,8 +146,8 @@ def _alone(column: Column) -> str:
             figure = labels[name]
             text = written_across(value, figure.unit)
             parts.append(f"{figure.label} {text.removesuffix(' tokens/s')}")
-    void = "" if column.believed else " (VOID)"
-    return f"{column.label}{void}: {', '.join(parts) or 'nothing was answered'}.{_broken(column)}"
+    late = "" if column.believed else " (the load generator was late: read tails as upper bounds)"
+    return f"{column.label}{late}: {', '.join(parts) or 'nothing was answered'}.{_broken(column)}"
 
 
 def _against(first: Column, second: Column) -> str:

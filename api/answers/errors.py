@@ -121,6 +121,13 @@ class ApiFailure(Exception):
         self.error = error
 
 
+def refused(
+    message: str, param: str | None = None, code: str = UnsupportedParameter.code, status: int = 400
+) -> ApiFailure:
+    """Return what refuses a request that can never succeed unchanged."""
+    return ApiFailure(ApiError(status, "invalid_request_error", code, message, param))
+
+
 def from_scheduler(error: SchedulerError) -> ApiError:
     status, kind = _status_and_type(error)
     return ApiError(

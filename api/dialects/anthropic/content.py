@@ -11,6 +11,7 @@ from pydantic import (
     Discriminator,
     Field,
     StrictBool,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -18,18 +19,14 @@ from pydantic import (
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.bodies.unsupported import CITED
 from api.dialects.foreign import line, name_unread, readable, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
     NAMELESS,
     CalledName,
-    MediaData,
-    MediaPart,
-    MediaUrl,
     Unread,
-    part_kind,
     read_json,
 )
 
@@ -67,51 +64,6 @@ class Text(_Block):
         return self.text
 
 
-class Base64Source(Body):
-    type: Literal["base64"]
-    data: MediaData
-    media_type: Unread = None
-
-    @property
-    def what(self) -> str:
-        return self.data
-
-
-class UrlSource(Body):
-    type: Literal["url"]
-    url: MediaUrl
-
-    @property
-    def what(self) -> str:
-        return self.url
-
-
-class FileSource(Body):
-    type: Literal["file"]
-    file_id: Unread = None
-
-    @property
-    def what(self) -> str:
-        return ""
-
-
-class TextSource(Body):
-    """A document that is text."""
-
-    type: Literal["text"]
-    data: str
-    media_type: Unread = None
-
-
-class Image(_Block, MediaPart):
-    type: Literal["image"]
-    source: Annotated[Base64Source | UrlSource | FileSource, Discriminator("type")]
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.source.what)
-
-
 def as_blocks(value: Any) -> Any:
     """Accept a string as one text block, and what is not known here as text."""
     if isinstance(value, str):
@@ -120,7 +72,7 @@ def as_blocks(value: Any) -> Any:
         return as_blocks([value])
     if not isinstance(value, list):
         return value
-    if all(isinstance(block, dict) and part_kind(_KNOWN, block) != "other" for block in value):
+    if all(map(_is_known, value)):
         return value
     return [_block(block) for block in value if block is not None]
 
@@ -128,13 +80,17 @@ def as_blocks(value: Any) -> Any:
 def _block(block: Any) -> Any:
     if isinstance(block, str):
         return {"type": "text", "text": block}
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(block, dict) or part_kind(_KNOWN, block) != "other":
+    if not isinstance(block, dict) or _is_known(block):
         return block
-    if kind is None and isinstance(block.get("text"), str):
+    if block.get("type") is None and isinstance(block.get("text"), str):
         return {**block, "type": "text"}
     mark = block.get("cache_control")
     return {**_line(block), **({} if mark is None else {"cache_control": mark})}
+
+
+def _is_known(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return isinstance(kind, str) and kind in _KNOWN
 
 
 def _line(block: dict[str, Any]) -> dict[str, Any]:
@@ -158,38 +114,71 @@ _KNOWN = frozenset(
 )
 
 
-class BlocksSource(Body):
-    """A document that is made of blocks."""
+class Source(Body):
+    """What an image or a document is: media, of which a description is kept, text, or blocks."""
 
-    type: Literal["content"]
+    type: Literal["base64", "url", "file", "text", "content"]
+    data: str = ""
+    url: str = ""
+    file_id: Unread = None
+    media_type: Unread = None
     content: Annotated[
         Listed[Annotated[Text | Image, Discriminator("type")]],
         WrapValidator(_readable),
         BeforeValidator(as_blocks, json_schema_input_type=str | list[Any]),
-    ]
+    ] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _described(cls, value: Any) -> Any:
+        match value:
+            case {"type": "base64", "data": str(data)}:
+                return {**value, "data": media.of_data(data)}
+            case {"type": "url", "url": str(url)}:
+                return {**value, "data": media.of_url(url), "url": ""}
+            case {"type": "base64" | "url"}:
+                raise ValueError("it has no data")
+            case _:
+                return value
 
 
-class Document(_Block, MediaPart):
+class _Media(_Block):
+    """What a text model cannot read, or a document that is text."""
+
+    source: Source
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
+        if (info.context or {}).get("media") == "refuse":
+            raise unsupported("this model reads text only")
+        return value
+
+
+class Image(_Media):
+    type: Literal["image"]
+
+    @property
+    def as_text(self) -> str:
+        return media.note("image", self.source.data)
+
+
+class Document(_Media):
     unsupported = CITED
 
     type: Literal["document"]
-    source: Annotated[
-        Base64Source | UrlSource | FileSource | TextSource | BlocksSource, Discriminator("type")
-    ]
     title: str | None = None
     context: str | None = None
 
     @property
     def as_text(self) -> str:
         """Return a text document with its title, or the line that names another one."""
-        match self.source:
-            case TextSource(data=text):
-                return joined(filter(None, (self.title, self.context, text)))
-            case BlocksSource(content=blocks):
-                return joined(filter(None, (self.title, self.context, *[block.as_text for block in blocks])))
-            case source:
-                line = media.note("document", source.what, self.title)
-                return joined(filter(None, (line, self.context)))
+        source = self.source
+        if source.type in ("text", "content"):
+            told = (self.title, self.context, source.data, *(block.as_text for block in source.content))
+        else:
+            told = (media.note("document", source.data, self.title), self.context)
+        return joined(filter(None, told))
 
 
 class SearchResult(_Block):
@@ -294,7 +283,7 @@ def hold_seconds(block: ContentBlock) -> Iterator[float]:
     match block:
         case ToolResult(content=blocks):
             within = blocks or ()
-        case SearchResult(content=blocks) | Document(source=BlocksSource(content=blocks)):
+        case SearchResult(content=blocks) | Document(source=Source(content=blocks)):
             within = blocks
     for each in within:
         yield from hold_seconds(each)

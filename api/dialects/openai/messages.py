@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from api.bodies import json_text, media
 from api.bodies.body import Body
@@ -35,178 +28,92 @@ def as_text_only(value: Any) -> Any:
 HistoryText: TypeAlias = Annotated[str, BeforeValidator(as_text_only)]
 
 
-class ContentPart(Body):
-    """Text; `refusal` is text of an assistant message too."""
-
-    type: Literal["text", "refusal", "input_text", "output_text"]
-    text: HistoryText | None = None
-    refusal: HistoryText | None = None
-
-    @property
-    def as_text(self) -> str:
-        return self.text or self.refusal or ""
-
-
 MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
-MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
-"""Base64 text, which validation replaces by its description: the data is freed with the body's own text."""
-MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
-MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
 Unread: TypeAlias = Annotated[Any, WithoutEffect("the server does not read it")]
 
 
-class MediaPart(Body):
-    """A part that a text model cannot read. A line of text replaces it (`--media note`), or it is refused."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
-        if (info.context or {}).get("media") == "refuse":
-            raise unsupported("this model reads text only")
-        return value
+def _noted(value: Any, name: str, of: Callable[[str], str]) -> str | None:
+    """Return the description of media: of a text, or of the member that has it. The data is freed with the
+    body's own text."""
+    if isinstance(value, dict):
+        return _noted(value.get(name), "", of)
+    return of(value) if isinstance(value, str) else None
 
 
-def _as_url(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"url": value}
-    return value if isinstance(value, dict | LinkedMedia) else {}
+def _media(name: str, of: Callable[[str], str]) -> Any:
+    return BeforeValidator(partial(_noted, name=name, of=of), json_schema_input_type=str | dict[str, Any])
 
 
-def _data(value: Any) -> Any:
-    return value if isinstance(value, str) else ""
+_Url: TypeAlias = Annotated[str | None, _media("url", media.of_url)]
+_TEXTS = frozenset(("text", "refusal", "input_text", "output_text", "reasoning_text", "summary_text"))
+_NOUNS = {
+    **dict.fromkeys(("image_url", "input_image", "computer_screenshot"), "image"),
+    **dict.fromkeys(("file", "input_file"), "document"),
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+}
+"""Types of parts that a text model cannot read, of both of OpenAI's APIs and vLLM's -> what they are."""
 
 
-def _object(value: Any) -> Any:
-    return value if isinstance(value, Body | dict) else {}
-
-
-class LinkedMedia(Body):
-    url: Annotated[MediaUrl, BeforeValidator(_data)] = ""
-    detail: Unread = None
-
-
-_NO_LINK = LinkedMedia()
-_Linked = Annotated[LinkedMedia, BeforeValidator(_as_url, json_schema_input_type=str | LinkedMedia)]
-
-
-class ImagePart(MediaPart):
-    type: Literal["image_url"]
-    image_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.image_url.url)
-
-
-class VideoPart(MediaPart):
-    """A part of vLLM's API, as is `audio_url`."""
-
-    type: Literal["video_url"]
-    video_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("video", self.video_url.url)
-
-
-class AudioUrlPart(MediaPart):
-    type: Literal["audio_url"]
-    audio_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("audio", self.audio_url.url)
-
-
-class InputAudio(Body):
-    data: Annotated[MediaData, BeforeValidator(_data)] = ""
-    format: Unread = None
-
-
-class AudioPart(MediaPart):
-    type: Literal["input_audio"]
-    input_audio: Annotated[InputAudio, BeforeValidator(_object)] = InputAudio()
-
-    @property
-    def as_text(self) -> str:
-        return media.note("audio", self.input_audio.data)
-
-
-class InputFile(Body):
-    """A file that was uploaded elsewhere has an id only."""
-
-    file_data: Annotated[MediaFile, BeforeValidator(_data)] | None = None
-    file_id: Unread = None
-    filename: HistoryText | None = None
-
-
-class FilePart(MediaPart):
-    type: Literal["file"]
-    file: Annotated[InputFile, BeforeValidator(_object)] = InputFile()
-
-    @property
-    def as_text(self) -> str:
-        return media.note("document", self.file.file_data or "", self.file.filename)
-
-
-class ForeignPart(MediaPart):
-    """A part of a type that is not known here: its text, or a line in its place."""
+class Part(Body):
+    """A part of content: its text, or a line in the place of what a text model cannot read
+    (`--media note`)."""
 
     type: Any = None
-    text: str
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
+    image_url: _Url = None
+    video_url: _Url = None
+    audio_url: _Url = None
+    file_url: _Url = None
+    input_audio: Annotated[str | None, _media("data", media.of_data)] = None
+    file_data: Annotated[str | None, _media("", media.of_file)] = None
+    filename: HistoryText | None = None
+    file_id: Unread = None
+    detail: Unread = None
+    annotations: Unread = None
+    logprobs: Unread = None
 
     @model_validator(mode="before")
     @classmethod
-    def _of_any_type(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
+    def _of_any_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read chat's nested file, and of a type that is not known its text or a line."""
+        kind = value.get("type") if isinstance(value, dict) else "text"
+        if isinstance(kind, str) and kind in _TEXTS:
             return value
-        name_unread(value, value.get("type"))
+        if (info.context or {}).get("media") == "refuse":
+            raise unsupported("this model reads text only")
+        if isinstance(kind, str) and kind in _NOUNS:
+            return {"type": kind, **value["file"]} if isinstance(value.get("file"), dict) else value
+        name_unread(value, kind)
         text = value.get("text")
         return {"text": text if isinstance(text, str) else line(value)}
 
     @property
+    def is_text(self) -> bool:
+        return self.type in _TEXTS
+
+    @property
     def as_text(self) -> str:
-        return self.text
+        if (noun := _NOUNS.get(self.type)) is None:
+            return self.text or self.refusal or ""
+        given = (self.image_url, self.video_url, self.audio_url, self.input_audio, self.file_data)
+        what = next(filter(None, (*given, self.file_url)), "")
+        return media.note(noun, what, self.filename)
 
 
-def part_kind(known: frozenset[str], value: Any) -> str:
-    """Return the tag of a part: its type, or `other`."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if isinstance(kind, str) and kind in known else "other"
-
-
-_TEXTS = ("text", "refusal", "input_text", "output_text")
-_KINDS = frozenset((*_TEXTS, "image_url", "input_audio", "file", "video_url", "audio_url"))
-
-
-def _kind(value: Any) -> str:
-    kind = part_kind(_KINDS, value)
-    return "text" if kind in _TEXTS else kind
-
-
-_Part = Annotated[
-    Annotated[ContentPart, Tag("text")]
-    | Annotated[ImagePart, Tag("image_url")]
-    | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[FilePart, Tag("file")]
-    | Annotated[VideoPart, Tag("video_url")]
-    | Annotated[AudioUrlPart, Tag("audio_url")]
-    | Annotated[ForeignPart, Tag("other")],
-    Discriminator(_kind),
-]
-
-
-def spoken(parts: Sequence[Any]) -> list[str]:
+def spoken(parts: Sequence[Part]) -> list[str]:
     """Return the text of each part; a line about media stands on a line of its own."""
     texts: list[str] = []
-    before: Any = None
+    after_text = True
     for part in parts:
         text = part.as_text
-        noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
-        if before is not None and noted and text and texts[-1] and not texts[-1].endswith("\n"):
+        noted = not (part.is_text and after_text)
+        if texts and noted and text and texts[-1] and not texts[-1].endswith("\n"):
             text = "\n" + text
         texts.append(text)
-        before = part
+        after_text = part.is_text
     return texts
 
 
@@ -358,7 +265,7 @@ class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Listed[_Part] | None, BeforeValidator(in_parts), MEDIA] = None
+    content: Annotated[Listed[Part] | None, BeforeValidator(in_parts), MEDIA] = None
     name: Annotated[str | None, BeforeValidator(lambda name: name if isinstance(name, str) else None)] = None
     tool_call_id: HistoryId | None = None
     tool_calls: Annotated[Listed[ToolCall] | None, BeforeValidator(_listed_calls)] = None

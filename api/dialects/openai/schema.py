@@ -120,6 +120,21 @@ class DecodingFields(SpelledFields, SamplingFields):
         return value
 
 
+class AccountFields(Body):
+    """What is for the provider's accounting and caches, in chat completions and responses."""
+
+    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
+    prompt_cache_key: Annotated[
+        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
+    ] = None
+    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=({},))] = None
+
+
 class CompletionFields(BoundFields, StructuredFields, DecodingFields):
     """What chat completions and completions have in common."""
 
@@ -147,7 +162,7 @@ class CompletionFields(BoundFields, StructuredFields, DecodingFields):
         return self
 
 
-class ChatCompletionRequest(ThinkingFields, CompletionFields):
+class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")
@@ -173,15 +188,6 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
         StrictBool | None, WithoutEffect("the server stores no chat completions", named_unless=(False,))
     ] = None
     metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
-    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[
-        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
-    ] = None
-    prompt_cache_key: Annotated[
-        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
-    ] = None
-    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=({},))] = None
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
 
     @property

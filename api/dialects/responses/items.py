@@ -12,24 +12,16 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.dialects.foreign import line, name_unread, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
-    AudioPart,
     CalledName,
-    ForeignPart,
     HistoryId,
-    HistoryText,
-    MediaFile,
-    MediaPart,
-    MediaUrl,
-    Unread,
+    Part,
     in_parts,
     json_of,
-    part_kind,
     read_json,
     spoken,
 )
@@ -40,70 +32,6 @@ _Status = Annotated[Any, WithoutEffect("the server reads items of every status a
 _OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
 _NO_CALLERS = "only the model calls tools"
 _Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
-
-
-class Part(Body):
-    """Text of any role."""
-
-    type: Any = None
-    text: HistoryText | None = None
-    refusal: HistoryText | None = None
-    annotations: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
-    logprobs: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
-
-    @property
-    def as_text(self) -> str:
-        return self.text or self.refusal or ""
-
-
-def _link(value: Any) -> Any:
-    return value if isinstance(value, str) else ""
-
-
-_Url = Annotated[MediaUrl, BeforeValidator(_link)]
-_File = Annotated[MediaFile, BeforeValidator(_link)]
-
-
-class InputImage(MediaPart):
-    type: Any = None
-    image_url: _Url | None = None
-    file_id: Unread = None
-    detail: Unread = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_chat(cls, value: Any) -> Any:
-        """Accept the link as chat completions nest it."""
-        if isinstance(value, dict) and isinstance(link := value.get("image_url"), dict):
-            return {**value, "image_url": link.get("url")}
-        return value
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.image_url or "")
-
-
-class InputFile(MediaPart):
-    type: Any = None
-    file_data: _File | None = None
-    file_url: _Url | None = None
-    file_id: Unread = None
-    filename: HistoryText | None = None
-    detail: Unread = None
-
-    @property
-    def as_text(self) -> str:
-        return media.note("document", self.file_data or self.file_url or "", self.filename)
-
-
-_TEXTS = frozenset(("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"))
-_IMAGES = frozenset(("input_image", "image_url", "computer_screenshot"))
-_KINDS = _TEXTS | _IMAGES | {"input_file", "input_audio"}
-
-
-def _part_kind(value: Any) -> str:
-    kind = part_kind(_KINDS, value)
-    return "text" if kind in _TEXTS else "input_image" if kind in _IMAGES else kind
 
 
 def _content(value: Any) -> Any:
@@ -120,20 +48,10 @@ def _content(value: Any) -> Any:
     return in_parts(value)
 
 
-_AnyPart: TypeAlias = Annotated[
-    Annotated[Part, Tag("text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")]
-    | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[ForeignPart, Tag("other")],
-    Discriminator(_part_kind),
-]
-_Parts = Annotated[
-    Listed[_AnyPart], BeforeValidator(_content, json_schema_input_type=str | list[_AnyPart]), MEDIA
-]
+_Parts = Annotated[Listed[Part], BeforeValidator(_content, json_schema_input_type=str | list[Part]), MEDIA]
 
 
-def joined_text(parts: Sequence[Part | MediaPart] | None) -> str:
+def joined_text(parts: Sequence[Part] | None) -> str:
     return "".join(spoken(parts or ()))
 
 
