@@ -82,6 +82,11 @@ def _block(block: Any) -> Any:
         return {"type": "text", "text": block}
     if not isinstance(block, dict) or _is_known(block):
         return block
+    if block.get("type") == "search_result":
+        # What a client's own search found: text with its title and its place.
+        found = {name: given for name, given in block.items() if name not in ("content", "source")}
+        found["source"] = {"type": "content", "content": block.get("content", [])}
+        return {**found, "type": "document", "context": block.get("source")}
     if block.get("type") is None and isinstance(block.get("text"), str):
         return {**block, "type": "text"}
     mark = block.get("cache_control")
@@ -108,7 +113,7 @@ CHANGES = ("tool_addition", "tool_removal")
 """Types of blocks that say which tools the model has from there on (`tool_changes.py`)."""
 _KNOWN = frozenset(
     (
-        *("text", "image", "document", "search_result", "thinking", "redacted_thinking"),
+        *("text", "image", "document", "thinking", "redacted_thinking"),
         *("tool_use", "tool_result"),
     )
 )
@@ -150,7 +155,9 @@ class _Media(_Block):
     @model_validator(mode="before")
     @classmethod
     def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
-        if (info.context or {}).get("media") == "refuse":
+        source = value.get("source") if isinstance(value, dict) else None
+        kind = source.get("type") if isinstance(source, dict) else None
+        if kind not in ("text", "content") and (info.context or {}).get("media") == "refuse":
             raise unsupported("this model reads text only")
         return value
 
@@ -181,37 +188,13 @@ class Document(_Media):
         return joined(filter(None, told))
 
 
-class SearchResult(_Block):
-    """What a client's own search found: text."""
-
-    unsupported = CITED
-
-    type: Literal["search_result"]
-    source: str = ""
-    title: str = ""
-    content: Annotated[
-        Listed[Text],
-        WrapValidator(_readable),
-        BeforeValidator(as_blocks, json_schema_input_type=str | list[Text]),
-    ] = Field(default_factory=list)
-
-    @property
-    def as_text(self) -> str:
-        return joined((self.title, self.source, *[block.text for block in self.content]))
-
-
 class Thinking(Body):
-    """The model's reasoning, sent back. This server's signature signs nothing, so none is checked."""
+    """The model's reasoning, sent back; another provider's, which is encrypted, says nothing. This server's
+    signature signs nothing, so none is checked."""
 
-    type: Literal["thinking"]
+    type: Literal["thinking", "redacted_thinking"]
     thinking: str = ""
     signature: Annotated[str, WithoutEffect("the server does not sign thinking")] = ""
-
-
-class RedactedThinking(Body):
-    """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
-
-    type: Literal["redacted_thinking"]
     data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")] = ""
 
 
@@ -223,7 +206,7 @@ class ToolUse(_Block):
     caller: Annotated[JsonObject | None, WithoutEffect("the call is history")] = None
 
 
-_Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
+_Shown = Annotated[Text | Image | Document, Discriminator("type")]
 _Results = Annotated[
     Listed[_Shown],
     WrapValidator(_readable),
@@ -244,9 +227,7 @@ class ToolResult(_Block):
         return joined(block.as_text for block in self.content or ())
 
 
-ContentBlock: TypeAlias = (
-    Text | Image | Document | SearchResult | Thinking | RedactedThinking | ToolUse | ToolResult
-)
+ContentBlock: TypeAlias = Text | Image | Document | Thinking | ToolUse | ToolResult
 _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
@@ -283,14 +264,14 @@ def hold_seconds(block: ContentBlock) -> Iterator[float]:
     match block:
         case ToolResult(content=blocks):
             within = blocks or ()
-        case SearchResult(content=blocks) | Document(source=Source(content=blocks)):
+        case Document(source=Source(content=blocks)):
             within = blocks
     for each in within:
         yield from hold_seconds(each)
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:
-    return [block.as_text for block in blocks if isinstance(block, Text | Image | Document | SearchResult)]
+    return [block.as_text for block in blocks if isinstance(block, Text | Image | Document)]
 
 
 def joined(parts: Any) -> str:

@@ -13,8 +13,6 @@ from api.dialects.anthropic.content import (
     Document,
     Image,
     InputMessage,
-    RedactedThinking,
-    SearchResult,
     Text,
     Thinking,
     ToolResult,
@@ -132,7 +130,7 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
     thoughts: list[str] = []
     for block in blocks:
         match block:
-            case Text() | RedactedThinking() | Image() | Document() | SearchResult():
+            case Text() | Image() | Document():
                 pass
             case Thinking(thinking=thinking):
                 thoughts.append(thinking)
@@ -168,7 +166,7 @@ def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
 
 def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
     for block in blocks:
-        if not isinstance(block, Text | Image | Document | SearchResult):
+        if not isinstance(block, Text | Image | Document):
             raise _misplaced(block, role)
     return blocks
 

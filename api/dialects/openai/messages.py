@@ -191,29 +191,26 @@ HistoryId: TypeAlias = Annotated[
 ]
 
 
-class CalledTool(Body):
-    """A custom tool, called with a text."""
-
-    name: CalledName = NAMELESS
-    input: Annotated[str, BeforeValidator(lambda text: text if isinstance(text, str) else json_of(text))] = ""
-
-
 class ToolCall(Body):
-    """A tool call of an assistant message. `index` is a remnant of a stream's deltas."""
+    """A tool call of an assistant message, as templates know calls: a custom tool's has one text. `index`
+    is a remnant of a stream's deltas."""
 
     id: HistoryId | None = None
     type: Annotated[Any, WithoutEffect("the member that is there says what is called")] = None
-    function: CalledFunction | None = None
-    custom: CalledTool | None = None
+    function: CalledFunction = CalledFunction()
     index: Annotated[Any, WithoutEffect("the place in the list is the index")] = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         """Read a call without a function's member: what it has beside `type`, or below it."""
-        if not isinstance(value, dict) or value.get("function") or value.get("custom"):
+        if not isinstance(value, dict) or value.get("function"):
             return value
-        kind = value.get("type")
+        kind, custom = value.get("type"), value.get("custom")
+        if isinstance(custom, dict) and custom:
+            text = custom.get("input", "")
+            asked = {"input": text if isinstance(text, str) else json_of(text)}
+            return {"id": value.get("id"), "function": {"name": custom.get("name"), "arguments": asked}}
         inner = value.get(kind) if isinstance(kind, str) else None
         members = inner if isinstance(inner, dict) else value
         around = {name: members[name] for name in members if name not in ("id", "type", "index", "name")}
@@ -224,12 +221,8 @@ class ToolCall(Body):
     @property
     def neutral(self) -> dict[str, Any]:
         """Return the call as chat templates take it."""
-        called: dict[str, Any] = {"name": NAMELESS, "arguments": {}}
-        if self.function is not None:
-            called = {"name": self.function.name, "arguments": self.function.arguments}
-        elif self.custom is not None:
-            called = {"name": self.custom.name, "arguments": {"input": self.custom.input}}
         whose = {} if self.id is None else {"id": self.id}
+        called = {"name": self.function.name, "arguments": self.function.arguments}
         return {**whose, "type": "function", "function": called}
 
 

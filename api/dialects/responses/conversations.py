@@ -23,11 +23,7 @@ from api.dialects.responses.stored_responses import Referred, StoredResponses, n
 
 
 def add_conversations(router: APIRouter, stored: StoredResponses) -> None:
-    _add_conversations(router, stored)
     _add_items(router, stored)
-
-
-def _add_conversations(router: APIRouter, stored: StoredResponses) -> None:
     store = stored.store
 
     @router.post("/v1/conversations")

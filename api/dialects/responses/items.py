@@ -28,11 +28,6 @@ from api.dialects.openai.messages import (
 from api.dialects.openai.tools import MAX_TOOLS
 from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
 
-_Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
-_OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
-_NO_CALLERS = "only the model calls tools"
-_Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
-
 
 def _content(value: Any) -> Any:
     """Return content as a list of parts. Results are also objects of the client's own: their JSON text."""
@@ -58,12 +53,15 @@ def joined_text(parts: Sequence[Part] | None) -> str:
 _ROLES = frozenset(("user", "assistant", "system", "developer", "tool"))
 
 
-class Message(Body):
-    type: Any = "message"
+class _Item(Body):
+    type: Any = None
+    id: Annotated[Any, WithoutEffect("the server identifies items by their place in the list")] = None
+    status: Annotated[Any, WithoutEffect("the server reads items of every status alike")] = None
+
+
+class Message(_Item):
     role: str
     content: _Parts = Field(default_factory=list)
-    id: _OWN_ID = None
-    status: _Status = None
     phase: Annotated[Any, WithoutEffect("chat templates have no field for it")] = None
 
     @model_validator(mode="before")
@@ -91,17 +89,17 @@ _OF_NO_CALL = frozenset(
 _ACTIONS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 
 
-class Call(Body):
+class _CallItem(_Item):
+    call_id: HistoryId = None
+    caller: Annotated[Any, WithoutEffect("only the model calls tools")] = None
+
+
+class Call(_CallItem):
     """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
 
-    type: Any = "function_call"
-    call_id: HistoryId = None
     name: CalledName
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
-    id: _OWN_ID = None
-    status: _Status = None
     namespace: Annotated[str | None, BeforeValidator(lambda given: given or None)] = None
-    caller: _Caller = None
     outcome: _Parts | None = None
     """The result, where it is in the call's own item."""
 
@@ -147,17 +145,12 @@ _Added = Annotated[
 ]
 
 
-class Result(Body):
+class Result(_CallItem):
     """The result of a call of any type; of a search for tools those that it found."""
 
-    type: Any = None
-    call_id: HistoryId = None
     output: _Parts = Field(default_factory=list)
-    id: _OWN_ID = None
-    status: _Status = None
     name: Annotated[Any, WithoutEffect("the function_call item has it")] = None
     namespace: Annotated[Any, WithoutEffect("the function_call item has it")] = None
-    caller: _Caller = None
     tools: _Added = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -237,13 +230,10 @@ class CompactionTrigger(Body):
     type: Any = None
 
 
-class ReasoningItem(Body):
-    type: Any = None
-    id: _OWN_ID = None
+class ReasoningItem(_Item):
     summary: Annotated[Any, WithoutEffect("the reasoning itself is in the other two")] = None
     content: _Parts | None = None
     encrypted_content: Annotated[Any, Partly("another provider's is not read")] = None
-    status: _Status = None
 
     @property
     def text(self) -> str:

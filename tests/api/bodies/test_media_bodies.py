@@ -162,7 +162,7 @@ ANTHROPIC_PROMPT = (
     f"<assistant>\n<tool>taken\n\n{IMAGE}\n\nHerons\n\nhttps://example.org\n\nThey stand.\n<assistant>"
 )
 GOLDEN = {
-    "/v1/chat/completions": (CHAT, CHAT_PROMPT, "messages.0.content.1.image_url"),
+    "/v1/chat/completions": (CHAT, CHAT_PROMPT, "messages.0.content.1"),
     "/v1/responses": (RESPONSES, RESPONSES_PROMPT, "input.0.content.0"),
     "/v1/messages": (ANTHROPIC, ANTHROPIC_PROMPT, "messages.0.content.0"),
 }
