@@ -16,7 +16,7 @@ from importlib.metadata import version
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
@@ -50,6 +50,8 @@ class RequestSpans:
     ) -> None:
         """If the collector cannot be reached, spans are dropped and the SDK logs it; nothing is raised."""
         resource = Resource.create({"service.name": "penstock", "service.version": version("penstock")})
+        # OTEL_SERVICE_NAME tells several servers apart.
+        resource = resource.merge(OTELResourceDetector().detect())
         # Closed by `close`: at the interpreter's exit it could hold the process for half a minute.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)

@@ -43,7 +43,7 @@ def generation_request(
             only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
-            continue_final=body.continue_final_message,
+            continue_final=body.continues,
         ),
         max_tokens=token_bound_of(body),
         thinking_tokens=THINKING_BUDGET.value_of(body),

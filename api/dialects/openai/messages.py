@@ -266,6 +266,7 @@ class ChatMessage(Body):
     reasoning: HistoryText | None = None
     """vLLM's newer name for `reasoning_content`."""
     refusal: HistoryText | None = None
+    prefix: Annotated[bool, BeforeValidator(lambda given: given is True)] = False
     annotations: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     audio: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     provider_specific_fields: Annotated[

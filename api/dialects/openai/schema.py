@@ -191,6 +191,13 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
 
     @property
+    def continues(self) -> bool:
+        """Return whether the answer goes on with the last message, in vLLM's words, or DeepSeek's and
+        Mistral's."""
+        last = bool(self.messages[-1].prefix)
+        return self.continue_final_message or self.add_generation_prompt is False or last
+
+    @property
     def shows_reasoning(self) -> bool:
         return self.include_reasoning and not (self.reasoning and self.reasoning.exclude)
 
@@ -208,11 +215,9 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     def _consistent(self) -> ChatCompletionRequest:
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
-        if self.continue_final_message:
+        if self.continues:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
-                raise ValueError("continue_final_message needs a last message that is the assistant's text")
-        elif self.add_generation_prompt is False:
-            raise ValueError("add_generation_prompt: false needs continue_final_message")
+            if self.messages[-1].role != "assistant" or self.messages[-1].calls:
+                raise ValueError("only a last message that is the assistant's text can be continued")
         return self

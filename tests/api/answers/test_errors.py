@@ -77,7 +77,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
-    ({"add_generation_prompt": False}, "", "continue_final_message"),
+    ({"add_generation_prompt": False}, "", "the assistant's"),
     ({"continue_final_message": True}, "", "the assistant's"),
     ({"n": 0}, "n", "n:"),
     ({"n": 129}, "n", "n:"),
@@ -228,7 +228,9 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
         assert (await client.get("/v1/models/nobody")).status_code == 404
         listed = (await client.get("/v1/models")).json()
     assert [model["id"] for model in listed["data"]] == ["tiny", "owner/alias"]
-    assert listed["data"][0]["max_model_len"] == 40960
+    assert {listed["data"][0][name] for name in ("max_model_len", "context_length", "max_input_tokens")} == {
+        40960
+    }
     assert listed["server"] == own_version().listing()
 
 

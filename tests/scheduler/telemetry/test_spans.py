@@ -108,6 +108,12 @@ async def test_it_says_what_the_conventions_ask_and_no_word_of_the_prompt(autoju
     assert root.resource.attributes["service.name"] == "penstock"
 
 
+def test_otels_own_variable_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "farm")
+    spans = RequestSpans(SimpleSpanProcessor(InMemorySpanExporter()), "tiny")
+    assert spans._provider.resource.attributes["service.name"] == "farm"
+
+
 @trio_test
 async def test_a_request_for_a_vector_is_no_chat(autojump_clock: MockClock) -> None:
     collected, record = Collected(), make_record(1)
