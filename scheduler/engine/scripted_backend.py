@@ -29,7 +29,13 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
+from scheduler.engine.scripted_answers import (
+    digest,
+    scripted_labels,
+    scripted_logprobs,
+    scripted_token,
+    scripted_vector,
+)
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import check_unchanged, read_config
@@ -44,6 +50,7 @@ from scheduler.shared.messages import (
     Ready,
     Retired,
     ScriptedPlan,
+    Submit,
     TokenOut,
 )
 from scheduler.shared.row_bytes import RowBytes
@@ -98,8 +105,6 @@ class _Row:
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
     thinking: ThinkingLimit | None
-    failure: str | None = None
-    """Why the next step ends it."""
 
 
 class ScriptedBackend:
@@ -205,8 +210,6 @@ class ScriptedBackend:
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
-        for request_id, reason in plan.end:
-            self._rows[request_id].failure = reason
         for request_id in plan.preempt:
             self._remove(request_id)
         for kept in plan.keep:
@@ -244,9 +247,7 @@ class ScriptedBackend:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
-            lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
-            )
+            lease = self._prefixes.match_and_lease(sequence.known, submit.system_tokens, submit.session)
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
         answers = digest(sequence.prompt(), sequence.submit.adapter)
@@ -260,11 +261,7 @@ class ScriptedBackend:
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
             self._prefixes.insert(
-                row.sequence.tokens[:tokens],
-                row.sequence.submit.salt,
-                lambda start, end: ScriptedRun(end - start),
-                session,
-                known=row.sequence.known,
+                row.sequence.known, lambda start, end: ScriptedRun(end - start), session, end=tokens
             )
 
     def _remove(self, request_id: int) -> None:
@@ -281,9 +278,6 @@ class ScriptedBackend:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
-        failed = [Retired(one, "grammar", row.failure) for one, row in self._rows.items() if row.failure]
-        for end in failed:
-            self._forget(end.request_id)
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
         drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
         started = {
@@ -293,8 +287,8 @@ class ScriptedBackend:
         scored = [self._scores(request_id, start) for request_id, start in started.items()]
         decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
-        pooled = [self._pooled(row) for row in decoding if row.sequence.submit.dimensions is not None]
-        decoding = [row for row in decoding if row.sequence.submit.dimensions is None]
+        pooled = [self._pooled(row) for row in decoding if _gives_numbers(row.sequence.submit)]
+        decoding = [row for row in decoding if not _gives_numbers(row.sequence.submit)]
         written = [self._written(row, drafts.get(row.sequence.request_id, ())) for row in decoding]
         tokens = [token for each in written for token in each]
         ends = [self._ended(row, each[-1].token) for row, each in zip(decoding, written, strict=True)]
@@ -312,7 +306,6 @@ class ScriptedBackend:
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         prompt_logprobs = [scores for scores in scored if scores is not None]
-        retired += failed
         return StepResult(
             tokens, retired, prefills, computed, len(decoding), prefill_seconds, seconds, prompt_logprobs
         )
@@ -320,7 +313,10 @@ class ScriptedBackend:
     @staticmethod
     def _pooled(row: _Row) -> Retired:
         submit = row.sequence.submit
-        vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
+        if submit.labels:
+            vector = scripted_labels(row.prompt_digest, len(submit.labels))
+        else:
+            vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
         return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
@@ -406,3 +402,7 @@ class ScriptedBackend:
     @property
     def device(self) -> Readings:
         return self._device
+
+
+def _gives_numbers(submit: Submit) -> bool:
+    return submit.dimensions is not None or bool(submit.labels)
