@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, model_validator
 
 from api.bodies.body import Body
 from api.bodies.unsupported import EVERYWHERE
@@ -254,3 +254,28 @@ class SpelledFields(Body):
     def asked(self) -> dict[str, Asked[Any]]:
         """What it asks for, by the title of the meaning."""
         return self._asked
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("send a number greater than or equal to 1, or -1 for no bound but the context")
+    return value
+
+
+TokenBound: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+
+
+class BoundFields(SpelledFields):
+    """Every server's name of the most tokens that the answer may have."""
+
+    max_tokens: TokenBound | None = None
+    max_completion_tokens: TokenBound | None = None
+    max_output_tokens: TokenBound | None = None
+    max_new_tokens: TokenBound | None = None
+    n_predict: Annotated[int, Field(ge=-2), AfterValidator(_not_zero)] | None = None
+
+
+def token_bound_of(body: BoundFields) -> int | None:
+    """Return the bound, or None for no bound but the context."""
+    bound = TOKEN_BOUND.value_of(body)
+    return None if bound == UNBOUNDED else bound

@@ -23,10 +23,9 @@ from api.dialects.anthropic.content import (
 )
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.anthropic.tools import CustomTool
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
-from api.dialects.spellings import THINKING_BUDGET
+from api.dialects.spellings import THINKING_BUDGET, token_bound_of
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.volatile_headers import stable

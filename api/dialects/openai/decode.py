@@ -8,13 +8,12 @@ from typing import Any
 
 from api.access.identity import ANYBODY, Caller
 from api.bodies.sampling_values import MAX_SEED
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, RepetitionDetection
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
-from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET
+from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET, token_bound_of
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
 from scheduler.repetition import NEVER, Repetition

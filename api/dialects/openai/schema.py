@@ -10,12 +10,11 @@ from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.bodies.sampling_values import RepetitionPenalty, SamplingFields
-from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
-from api.dialects.spellings import SpelledFields
+from api.dialects.spellings import BoundFields, SpelledFields
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     MAX_PREDICTION_TOKENS,

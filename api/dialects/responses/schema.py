@@ -17,7 +17,6 @@ from pydantic import (
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.unsupported import RESPONSES
-from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.schema import NO_PADDING, AccountFields, DecodingFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
@@ -25,6 +24,7 @@ from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice
 from api.dialects.responses.input_items import kept
 from api.dialects.responses.items import CompactionTrigger, TaggedItem, as_items
 from api.dialects.responses.tools import AnyTool, offers
+from api.dialects.spellings import BoundFields
 from scheduler.request import MAX_TOP_LOGPROBS
 
 _BOOKKEEPING = "used only for the provider's own accounting"
