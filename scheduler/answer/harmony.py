@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from dataclasses import dataclass
 
 MESSAGE = "<|message|>"
 START = "<|start|>"
@@ -33,11 +34,11 @@ _OF_HEADERS = _NO_TOOLS | {"analysis", "json", "code"}
 _THOUGHTS = ("analysis", "self")
 
 
+@dataclass(slots=True)
 class Header:
     """The text between a message's start and its `<|message|>`."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    text: str = ""
 
     def recipient(self, offered: Container[str]) -> str | None:
         """Return the tool that the message is for; None if it is for the user, or nobody. `offered`: names

@@ -14,7 +14,7 @@ import trio
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.engine.sequence import EngineSequence
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.shared.messages import Load, ScriptedPlan, Submit
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -34,12 +34,12 @@ class PlaybackBackend(ScriptedBackend):
         plan: ScriptedPlan,
         choose: Chooser,
         kv_cache_bytes: int = 0,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: HubTokenizer | None = None,
     ) -> None:
         """It keeps prefixes only where a test says how many bytes of them."""
         super().__init__(plan, lambda seconds: None, max(0, kv_cache_bytes), trio.current_time)
         self._choose = choose
-        self._tokenizer = tokenizer or ByteTokenizer()
+        self._tokenizer: HubTokenizer = tokenizer or ByteTokenizer()
         self._asked: dict[int, Submit] = {}
         self._by_request: dict[int, Sequence[int]] = {}
         self.submits: list[Submit] = []
@@ -78,7 +78,7 @@ class Playback(LoopbackLauncher):
     `tokenizer`: of a model whose tokens are not bytes."""
 
     def __init__(
-        self, *texts: str, choose: Chooser | None = None, tokenizer: Tokenizer | None = None
+        self, *texts: str, choose: Chooser | None = None, tokenizer: HubTokenizer | None = None
     ) -> None:
         super().__init__(self._make)
         self._choose = choose or in_turn(*texts)

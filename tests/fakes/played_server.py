@@ -20,7 +20,7 @@ from api.http.server import Server
 from api.served_models import ServedModel, ServedModels
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.prompt.preparation import Preparation
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, app_of
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -62,11 +62,11 @@ class PlayedServer:
 
 @contextmanager
 def playing(
-    choose: Chooser, spoken: AnswerFormat | Tokenizer, *, model: ServedModel = MODEL, **options: Any
+    choose: Chooser, spoken: AnswerFormat | HubTokenizer, *, model: ServedModel = MODEL, **options: Any
 ) -> Iterator[PlayedServer]:
     """Serve until the block is left. `spoken`: the model's tokenizer, or the format of one whose tokens are
     bytes. `options`: what else `app_of` takes."""
-    tokenizer = ByteTokenizer(spoken) if isinstance(spoken, AnswerFormat) else spoken
+    tokenizer: HubTokenizer = ByteTokenizer(spoken) if isinstance(spoken, AnswerFormat) else spoken
 
     def models(engine: Playback) -> ServedModels:
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
@@ -84,7 +84,7 @@ def playing_models(
     choose: Chooser,
     models: Callable[[Playback], ServedModels],
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: HubTokenizer | None = None,
     **options: Any,
 ) -> Iterator[PlayedServer]:
     """Serve these models until the block is left; one of them is the played engine's."""
