@@ -33,7 +33,7 @@ BUDGET = {
     "loadtests": 2_828,
     "loadtests/chaos": 1_142,
     "loadtests/device": 1_334,
-    "loadtests/fuzz": 505,
+    "loadtests/fuzz": 521,
     "loadtests/step": 694,
     "scheduler": 1_872,
     "scheduler/answer": 1_593,
