@@ -30,8 +30,7 @@ class InvalidRequest(SchedulerError):
 
 
 class UnsupportedParameter(InvalidRequest):
-    """The request has a field, or a value of one, that is not supported here; the message names it. An
-    unknown field is refused so only with `--unknown-fields refuse`."""
+    """The request has a field, or a value of one, that is not supported here; the message names it."""
 
     code = "unsupported_parameter"
 

@@ -62,7 +62,7 @@ def ensure(
     transport: httpx.BaseTransport | None = None,
 ) -> Path:
     """Return the folder, after it was made if it was not there. Any number of processes may ask at once.
-    Raise StartupError with what to do: WheelNotFetched if the registry is not reached."""
+    Raise StartupError with what to do."""
     at = folder(environment)
     known = dict(os.environ if environment is None else environment)
 

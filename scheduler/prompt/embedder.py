@@ -88,16 +88,16 @@ class Embedder:
         return ChatPrompt(tuple(messages))
 
 
-def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def read_embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
-    the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
+    the text part of its config.json.
 
     Raise StartupError if a file is damaged, or asks for what is not supported.
     """
     if task == "chat":
         return None
     try:
-        return _embedder(path, config, task, matryoshka)
+        return _embedder(path, config, task)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise StartupError(
             f"--model: the sentence-transformers files in {path} lack something, or have a value of a wrong"
@@ -105,7 +105,7 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka:
         ) from error
 
 
-def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     modules = _modules(path)
     two_way = config.get("use_bidirectional_attention") is True or config.get("is_causal") is False
     if task == "auto" and modules is None:
@@ -132,7 +132,7 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: boo
     return Embedder(
         pooler,
         _dimensions(path, config, pooler),
-        matryoshka or _matryoshka(config),
+        _matryoshka(config),
         _most_tokens(path),
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),

@@ -99,24 +99,19 @@ def _is_gguf(path: Path) -> bool:
     return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
-def inspect(
-    path: Path, task: Task = "auto", *, matryoshka: bool = False, max_model_len: int | None = None
-) -> ModelFolder:
-    """Read the model in `path`. `task`: the operator's name for its use; `matryoshka`: an embedder's vectors
-    may be cut; `max_model_len`: the operator's context. Raise StartupError if something in it is invalid, or
-    has an effect that is not computed."""
+def inspect(path: Path, task: Task = "auto", *, max_model_len: int | None = None) -> ModelFolder:
+    """Read the model in `path`. `task`: the operator's name for its use; `max_model_len`: the operator's
+    context. Raise StartupError if something in it is invalid, or has an effect that is not computed."""
     reading = read_folder(path)
     try:
-        return _described(path, reading, task, matryoshka, max_model_len)
+        return _described(path, reading, task, max_model_len)
     except (TypeError, ValueError, OverflowError) as error:
         raise StartupError(f"--model: {path / 'config.json'} has a value of a wrong type: {error}") from error
 
 
-def _described(
-    path: Path, reading: FolderReading, task: Task, matryoshka: bool, max_model_len: int | None
-) -> ModelFolder:
+def _described(path: Path, reading: FolderReading, task: Task, max_model_len: int | None) -> ModelFolder:
     config, text_config = reading.config, reading.text
-    embedder = read_embedder(path, text_config, task, matryoshka)
+    embedder = read_embedder(path, text_config, task)
     context = chosen(reading.context, max_model_len)
     return ModelFolder(
         path=path,

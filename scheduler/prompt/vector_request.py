@@ -31,7 +31,7 @@ def check_dimensions(dimensions: int, embedder: Embedder) -> None:
     if not embedder.matryoshka:
         raise InvalidRequest(
             f"the model's vectors have {embedder.dimensions} dimensions, and nothing says that fewer of them"
-            " mean anything (matryoshka_dimensions or is_matryoshka in config.json, or --matryoshka on)",
+            " mean anything (matryoshka_dimensions or is_matryoshka in config.json)",
             param="dimensions",
         )
     allowed = embedder.matryoshka if isinstance(embedder.matryoshka, tuple) else None

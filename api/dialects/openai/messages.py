@@ -13,13 +13,12 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationInfo,
     model_validator,
 )
 
 from api.bodies import json_text, media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.dialects.foreign import line, name_unread, with_known_role
 
 
@@ -47,7 +46,7 @@ class ContentPart(Body):
         return self.text or self.refusal or ""
 
 
-MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
+MEDIA = Partly("the model reads text only; other content becomes a line of text")
 MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
 """Base64 text, which validation replaces by its description: the data is freed with the body's own text."""
 MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
@@ -56,14 +55,7 @@ Unread: TypeAlias = Annotated[Any, WithoutEffect("the server does not read it")]
 
 
 class MediaPart(Body):
-    """A part that a text model cannot read. A line of text replaces it (`--media note`), or it is refused."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
-        if (info.context or {}).get("media") == "refuse":
-            raise unsupported("this model reads text only")
-        return value
+    """A part that a text model cannot read. A line of text replaces it."""
 
 
 def _as_url(value: Any) -> Any:

@@ -96,7 +96,7 @@ def load_weights(
     device().limit_pool(limit.pool_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report)
-    device().wire(command.wired, limit.limit_bytes)
+    device().wire_weights(limit.limit_bytes)
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)

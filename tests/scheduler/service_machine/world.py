@@ -172,7 +172,6 @@ class World:
             must_start=setup.models == 1,
             recovery=RecoveryConfig(max_failed_starts=4),
             continuous=lambda: trio.current_time() + self.slept_seconds,
-            tracer=_fails if setup.fails_to_trace else None,
             **(_TIGHT if setup.is_tight else {}),
         )
         if shared:
