@@ -46,7 +46,7 @@ from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
-from scheduler.prompt import model_folder, model_types
+from scheduler.prompt import model_folder
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
@@ -330,7 +330,7 @@ def _find_model(options: ModelOptions) -> _Found:
     folder = model_folder.inspect(path, settings.task, max_model_len=settings.max_model_len)
     if settings.engine == "mlx" and not folder.brings_code:
         # Checked here, not in the engine, to name it before loading the tokenizer takes seconds.
-        model_types.check(folder.model_type)
+        model_folder.check_type(folder.model_type)
     for note in folder.notes:
         _log.warning("model_folder", model=name, note=note)
     if folder.reading is not None and folder.reading.unread:

@@ -21,9 +21,11 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.intake.system_sleep import SleepTime, SleepWatch
+from scheduler.offload import Offload
 from scheduler.operations import Operations
-from scheduler.prompt.offload import Offload, PreparationOffLoop
-from scheduler.prompt.preparation import Preparation, Prepared, check_prompt_logprobs
+from scheduler.prepared import Prepared
+from scheduler.prompt.offload import PreparationOffLoop
+from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of

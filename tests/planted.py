@@ -46,6 +46,11 @@ FAULTS = (
         "scheduler/grammar/answer_grammar.py", "        if tool.strict:\n", "        if not tool.strict:\n"
     ),
     Fault("scheduler/prompt/chat_template.py", "[_one_answer(turn)] if", "[turn[0]] if"),
+    Fault("scheduler/prompt/template_reading.py", "if reading.loses else None", "if () else None"),
+    Fault("scheduler/prompt/history_forms.py", "sorted(placed, key=itemgetter(0))", "placed"),
+    Fault("scheduler/prompt/token_pieces.py", "_DIGEST_BYTES, key=secret)", "_DIGEST_BYTES)"),
+    Fault("scheduler/shared/folder/rotary.py", "part.get(_ORIGINAL) or own", "own or part.get(_ORIGINAL)"),
+    Fault("scheduler/shared/folder/weight_files.py", "if name in tensors:", "if name not in headers[file]:"),
     Fault("scheduler/engine/plan.py", " if row not in preempt]", "]"),
     Fault("scheduler/engine/mlx/batch.py", "layer.trim([width - tokens for", "layer.trim([0 * tokens for"),
     Fault("scheduler/engine/mlx/sampling/host_chooser.py", "[-params.top_k])", "[-params.top_k - 1])"),

@@ -20,7 +20,7 @@ from api.bodies.json_pieces import PiecedResponse
 from api.bodies.unknown_fields import HEADER, SCOPE_KEY, ignored
 from api.bodies.worker_threads import FairLimiter
 from scheduler.errors import SchedulerError
-from scheduler.prompt.offload import Lane, Offload
+from scheduler.offload import Lane, Offload
 
 INLINE_BYTES = 1 << 16
 INLINE_OBJECTS = 24

@@ -11,7 +11,6 @@ from itertools import groupby
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from scheduler.errors import TemplateFailed
 from scheduler.request import ChatPrompt, Message, Reasoning
 from scheduler.shared.folder.mlx_lm_module import package_folder
 
@@ -26,6 +25,14 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
         if program is not None:
             return partial(_run, program)
     return None if tokenizer.chat_template is None else partial(_render, tokenizer)
+
+
+def tried(render: Renderer, prompt: ChatPrompt) -> str | None:
+    """Return a prompt's text, or None where the template raises: it is a program and may raise anything."""
+    try:
+        return render(prompt)
+    except Exception:
+        return None
 
 
 def program_module(name: str) -> Any:
@@ -87,25 +94,20 @@ def _with_json_arguments(message: Message) -> Message:
     return {**message, "tool_calls": calls}
 
 
-def failed(error: Exception) -> TemplateFailed:
-    """Convert the exception. A template is a program and may raise anything; only this request fails."""
-    return TemplateFailed(
-        f"the model's chat template does not accept these messages: {error}", param="messages"
-    )
-
-
 JOINT = "\n\n"
 
 
-def orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
-    """Yield the messages as sent, and then in the orders that a template which raises may accept:
-    `alternating`, `strict`, and without the system role, which some templates do not have."""
-    ordered, seen = alternating(messages), [messages]
-    yield messages
-    for other in (ordered, strict(ordered), strict(without_system(ordered))):
-        if other not in seen:
-            seen.append(other)
-            yield other
+Order: TypeAlias = Callable[[tuple[Message, ...]], tuple[Message, ...]]
+
+
+def orders(messages: tuple[Message, ...]) -> Iterator[Order]:
+    """Yield what leaves the messages as sent, and then what brings them in the orders that a template which
+    raises may accept: `alternating`, `strict`, and without the system role, which some do not have."""
+    seen: list[tuple[Message, ...]] = []
+    for order in (tuple, alternating, strict, lambda sent: strict(without_system(alternating(sent)))):
+        if (ordered := order(messages)) not in seen:
+            seen.append(ordered)
+            yield order
 
 
 def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -23,7 +23,7 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.prompt.preparation import Prepared
+from scheduler.prepared import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.mailbox import Doorbell, Mailbox

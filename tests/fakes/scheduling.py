@@ -13,9 +13,9 @@ from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.offload import Lane
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import RequestStream, Scheduler

@@ -17,7 +17,7 @@ from api.smollm2 import model as smollm2
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.prompt import model_folder, model_types
+from scheduler.prompt import model_folder
 from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 
@@ -126,7 +126,7 @@ def _read(place: DiskModel) -> DiskModel:
     folder = place.folder
     inspected = model_folder.inspect(folder)
     if not inspected.brings_code:
-        model_types.check(inspected.model_type)
+        model_folder.check_type(inspected.model_type)
     reading = inspected.reading
     assert reading is not None
     stored = reading.weights.tensors

@@ -29,9 +29,9 @@ from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.spellings import THINKING_BUDGET
+from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,

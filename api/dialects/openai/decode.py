@@ -15,8 +15,8 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET
+from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
-from scheduler.prompt.volatile_headers import stable
 from scheduler.repetition import NEVER, Repetition
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,

@@ -27,7 +27,7 @@ from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane
 from api.dialects.json_route import MODELS as MODEL_PLACES
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.served_models import ServedModels
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from tests.api.client import MODEL, app_of, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running

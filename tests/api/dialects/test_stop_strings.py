@@ -42,9 +42,7 @@ class _Table(ByteTable):
 class TurnTokenizer(ByteTokenizer):
     """Its turn mark is a special token, without text."""
 
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        return super().special_token_ids | {CODE}
+    special_token_ids = ByteTokenizer.special_token_ids | {CODE}
 
     def encode(self, text: str) -> list[int]:
         return super().encode(text.replace(TURN, chr(CODE)))

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from scheduler.answer.answer_format import AnswerFormat, notation_of
 from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
 from scheduler.grammar.answer_grammar import HoldCalls
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.prepared import Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY

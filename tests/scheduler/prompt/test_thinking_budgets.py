@@ -111,10 +111,7 @@ class Channels(ByteTokenizer):
     """With gpt-oss's marks as tokens of their own."""
 
     _MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
-
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        return frozenset(range(256, 260))
+    special_token_ids = frozenset(range(256, 260))
 
     def encode(self, text: str) -> list[int]:
         for number, mark in enumerate(self._MARKS):

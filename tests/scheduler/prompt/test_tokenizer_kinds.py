@@ -16,7 +16,8 @@ from llguidance import LLTokenizer
 
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.events import FinishReason, TextDelta
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.prepared import Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.spelling import Spelling
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt

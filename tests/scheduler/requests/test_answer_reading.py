@@ -18,7 +18,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.errors import DeadlineExceeded
 from scheduler.events import AnswerPiece, Failed, Finished, FinishReason, StreamEvent
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord

@@ -23,7 +23,7 @@ from scheduler.events import AnswerPiece, Failed, Finished, TextDelta
 from scheduler.fleet.fleet import Fleet, FleetMemory
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import Part, StreamRecord
 from scheduler.service import Scheduler

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.prompt import prefix_estimate
-from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
-from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler import prefix_estimate
+from scheduler.prefix_estimate import BLOCK_TOKENS, PrefixEstimate, block_hashes
 from scheduler.shared.token_ids import compact
 
 

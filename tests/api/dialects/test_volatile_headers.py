@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.prompt.volatile_headers import is_volatile, stable
+from api.dialects.volatile_headers import is_volatile, stable
 
 
 @pytest.mark.parametrize(
