@@ -352,8 +352,10 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
             try:
                 return smollm2.ensure(_say_fetching), smollm2.NAME, ""
             except StartupError as error:
-                _log.warning("default_model", model=smollm2.NAME, reason=str(error))
-                return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
+                raise StartupError(
+                    f"the default model, SmolLM2, is not here: {error}\n"
+                    "name one that is, as in `penstock serve FOLDER`; `penstock serve embedded` is for tests"
+                ) from error
         case name if name == EMBEDDED:
             return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
         case name if name == smollm2.NAME:

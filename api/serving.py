@@ -282,7 +282,8 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
     if left := sum(_requests(fleet)):
-        click.echo(f"draining   {left} requests, {drain_seconds:g} s at most; Ctrl-C again stops at once")
+        requests = f"{left} request{'' if left == 1 else 's'}"
+        click.echo(f"draining   {requests}, {drain_seconds:g} s at most; Ctrl-C again stops at once")
     with trio.move_on_after(drain_seconds):
         await fleet.wait_idle()
     await _end(fleet, server)

@@ -57,7 +57,7 @@ class Column:
         found = []
         for run in (measures.run for measures in self.rounds):
             if run.generator.void is not None:
-                found.append(f"VOID: {self.label}, round {run.round}: {run.generator.void}")
+                found.append(f"GENERATOR LATE: {self.label}, round {run.round}: {run.generator.void}")
             if run.interrupted:
                 found.append(f"INTERRUPTED: {self.label}, round {run.round}, after {run.ended_at:.1f} s")
         samples = min(int(measures.values["sent"] or 0) for measures in self.shown)

@@ -59,7 +59,7 @@ def test_void_rounds_are_in_no_ratio_and_no_median() -> None:
     assert ratio(ours, peer, "ttft_p50") == Across(0.5, 0.5, 0.5, 1)
     assert ours.across("ttft_p50") == Across(1.0, 1.0, 1.0, 1)
     first, second = ours.marks
-    assert first == f"VOID: ours, round 1: {BUSY} and was late by 0.156 s at p99 (bound 0.1 s)"
+    assert first == f"GENERATOR LATE: ours, round 1: {BUSY} and was late by 0.156 s at p99 (bound 0.1 s)"
     assert second.startswith("FEW SAMPLES: ours: 1 of the requests counted")
     assert GeneratorHealth(cpu_share=0.9, lag_p99_seconds=0.1).void is None
 
@@ -94,7 +94,7 @@ def test_warnings_stand_before_any_figure() -> None:
     asked = [request(n, 0.1 * n, 0.1 * n + 1.0) for n in range(20)]
     text = printed([run(*asked[1:], generator=VOID, interrupted=True)])
     first = text.index("In short")
-    assert text.index(f"VOID: ours, round 0: {BUSY}") < first
+    assert text.index(f"GENERATOR LATE: ours, round 0: {BUSY}") < first
     assert text.index("INTERRUPTED: ours, round 0, after 10.0 s") < first
     assert text.index("FEW SAMPLES: ours: 19 of the requests counted; a p95 takes 20") < first
     assert "FEW SAMPLES" not in printed([run(*asked)])
