@@ -51,26 +51,7 @@ def test_pieces_change_nothing(case: Case, cuts: list[int]) -> None:
 
 
 FAMILIES = st.sampled_from([family for family in FORMS if family not in ("gpt-oss", "Kimi K3")])
-_WORDS = (
-    "now",
-    "a",
-    " ",
-    "\n",
-    "get_weather ",
-    "{",
-    "}",
-    "[",
-    "]",
-    "(",
-    '"',
-    "'",
-    ",",
-    ":",
-    "<",
-    ">",
-    "</",
-    "`",
-)
+_WORDS = ("now", "a", " ", "\n", "get_weather ", "</", *"{}[]()\"',:<>`")
 
 
 @settings(max_examples=examples(200), deadline=None)
