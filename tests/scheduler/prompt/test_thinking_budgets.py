@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -86,7 +87,11 @@ def test_marks_are_the_format_s() -> None:
     assert budget_of(KIMI_K3) is not None
 
 
-@pytest.mark.parametrize("answer_format", [PLAIN, form("json_tools"), MUSE], ids=["plain", "tools", "muse"])
+@pytest.mark.parametrize(
+    "answer_format",
+    [PLAIN, form("json_tools"), replace(MUSE, reasoning=HERMES.reasoning)],
+    ids=["plain", "tools", "muse"],
+)
 def test_without_reasoning_a_budget_has_no_effect(answer_format: AnswerFormat) -> None:
     """Anthropic's clients send one to every model."""
     assert budget_of(answer_format) is None
