@@ -39,7 +39,7 @@ from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.history import HistoryWatch, RequestCounts
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
+from scheduler.telemetry.request_recorder import RequestRecorder
 
 
 class ModelLoader:
@@ -67,14 +67,13 @@ class Scheduler:
         provision: EngineProvision,
         offload: Offload,
         metrics: ModelMetrics | None = None,
-        tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
     ) -> None:
         """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
         without a name."""
         self.metrics = metrics or Metrics().of_model("")
         self.model_loader = ModelLoader()
-        self._recorder = RequestRecorder(self.metrics, tracer)
+        self._recorder = RequestRecorder(self.metrics)
         self.recent = self._recorder.recent
         self.preparation = preparation
         self.offload = offload

@@ -143,7 +143,7 @@ class _JsonRequest(Request):
                 give_back = await self._place(work)
                 work = self.work = replace(work, give_back=give_back)
                 self._body = b""
-                read = partial(read_body, self.model, body, self.app.state.bodies)
+                read = partial(read_body, self.model, body)
                 del body
                 self._json, self.scope[SCOPE_KEY], made_bytes = await work(read)
                 self.scope.get("charge_body", _nothing)(made_bytes)

@@ -134,14 +134,13 @@ class BodyCharge:
             await self._budget.wait_and_take(self._account, more)
         self._charged += more
 
-    @property
     def has_room(self) -> bool:
         """Return whether something may be made of the body: what is charged is within the bounds."""
         return self._charged <= SMALL_BYTES or self._budget.has_room(self._account, 0)
 
     async def wait_room(self) -> None:
         """Wait until `has_room`. Raise RefusedByServer if it is not so in time."""
-        if not self.has_room:
+        if not self.has_room():
             await self._budget.wait_and_take(self._account, 0)
 
     def grow(self, count: int) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import groupby
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from scheduler.answer import mlx_lm_parts
 from scheduler.request import ChatPrompt, Message, Reasoning
+from scheduler.shared.folder.mlx_lm_module import package_folder
 
 Renderer: TypeAlias = Callable[[ChatPrompt], str]
 
@@ -18,7 +21,7 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
     """Return the renderer of this model's conversations; None if it has no template."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
-        program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
+        program = getattr(program_module(template_type), "apply_chat_template", None)
         if program is not None:
             return partial(_run, program)
     return None if tokenizer.chat_template is None else partial(_render, tokenizer)
@@ -30,6 +33,18 @@ def tried(render: Renderer, prompt: ChatPrompt) -> str | None:
         return render(prompt)
     except Exception:
         return None
+
+
+def program_module(name: str) -> Any:
+    """Return one of mlx-lm's chat templates, a module with `apply_chat_template` or `RESPONSE_FORMAT`, or
+    both. Raise ImportError.
+
+    `import mlx_lm` loads MLX, which the server must not do: it would take GPU memory a second time, and a
+    Metal error would end it. So it is imported under another package name, without mlx-lm's `__init__`."""
+    package = ModuleType("mlx_lm_without_mlx")
+    package.__path__ = [str(package_folder())]
+    sys.modules.setdefault(package.__name__, package)
+    return import_module(f"{package.__name__}.chat_templates.{name}")
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:

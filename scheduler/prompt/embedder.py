@@ -86,16 +86,16 @@ class Embedder:
         return ChatPrompt(tuple(messages))
 
 
-def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def read_embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
-    the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
+    the text part of its config.json.
 
     Raise StartupError if a file is damaged, or asks for what is not supported.
     """
     if task == "chat":
         return None
     try:
-        return _embedder(path, config, task, matryoshka)
+        return _embedder(path, config, task)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise StartupError(
             f"--model: the sentence-transformers files in {path} lack something, or have a value of a wrong"
@@ -103,7 +103,7 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka:
         ) from error
 
 
-def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     modules = _modules(path)
     two_way = config.get("use_bidirectional_attention") is True or config.get("is_causal") is False
     if task == "auto" and modules is None:
@@ -135,7 +135,7 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: boo
     return Embedder(
         pooler,
         dimensions,
-        matryoshka or cuts or bool(config.get("is_matryoshka")),
+        cuts or bool(config.get("is_matryoshka")),
         None if most is None else int(most),
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),

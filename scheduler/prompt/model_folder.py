@@ -123,15 +123,12 @@ def _is_gguf(path: Path) -> bool:
     return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
-def inspect(
-    path: Path, task: Task = "auto", *, matryoshka: bool = False, max_model_len: int | None = None
-) -> ModelFolder:
-    """Read the model in `path`. `task`: the operator's name for its use; `matryoshka`: an embedder's vectors
-    may be cut; `max_model_len`: the operator's context. Raise StartupError if something in it is invalid, or
-    has an effect that is not computed."""
+def inspect(path: Path, task: Task = "auto", *, max_model_len: int | None = None) -> ModelFolder:
+    """Read the model in `path`. `task`: the operator's name for its use; `max_model_len`: the operator's
+    context. Raise StartupError if something in it is invalid, or has an effect that is not computed."""
     reading = read_folder(path)
     try:
-        embedder = read_embedder(path, reading.text, task, matryoshka)
+        embedder = read_embedder(path, reading.text, task)
         context = chosen(reading.context, max_model_len)
         return ModelFolder(
             path=path,

@@ -18,7 +18,7 @@ from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import call_id
+from scheduler.answer.tool_calls.written_call import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
@@ -281,7 +281,7 @@ class Preparation:
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         stops, offered = WantedStrings(request.stop, silent_stops), OfferedTools(tools)
         form = self.tokenizer.answer_format
-        is_plain = (form if tools else form.without_tools()) == PLAIN
+        is_plain = (form if tools else replace(form, tools=None)) == PLAIN
         short_ids = form.tools is not None and form.tools.short_ids
         token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
         spelled = frozenset() if is_plain else self._spelled(request.prompt)
@@ -296,9 +296,9 @@ class Preparation:
             if isinstance(request.prompt, ChatPrompt) and not is_plain:
                 assembly = Assembly(
                     form,
-                    form.splitter(tools=bool(tools), in_reasoning=tokens.opens_reasoning),
                     offered,
                     lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+                    in_reasoning=tokens.opens_reasoning,
                     parallel_calls=request.prompt.parallel_tool_calls,
                     spans=spans,
                 )
@@ -403,7 +403,7 @@ class Preparation:
         spelled, silent = self._spelled(request.prompt), {}
         for token in named:
             detokenizer = self.tokenizer.detokenizer(spelled)
-            if not detokenizer.feed([token]) + detokenizer.finish():
+            if not detokenizer.feed(token) + detokenizer.finish():
                 silent[token] = self.tokenizer.decode([token])
         return silent
 
@@ -421,7 +421,7 @@ class Preparation:
             raise InvalidRequest("tool_choice: there are no tools to call", param="tool_choice")
         if only is not None and only not in names:
             raise InvalidRequest(f"tool_choice: {only!r} is none of the tools", param="tool_choice")
-        if names and not self.tokenizer.answer_format.has_tool_calls:
+        if names and self.tokenizer.answer_format.notation is None:
             why = "this server reads no tool calls (--tool-parser none, or a model without a chat template)"
             raise UnsupportedParameter(why, param="tools")
 

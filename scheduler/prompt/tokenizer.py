@@ -18,10 +18,9 @@ from scheduler.answer.answer_format import (
     tool_syntax,
 )
 from scheduler.answer.detokenizer import (
-    ByteLevelDetokenizer,
     ByteTable,
     Detokenizer,
-    PieceDetokenizer,
+    TableDetokenizer,
     WindowDetokenizer,
     byte_level,
     sentence_piece,
@@ -219,9 +218,8 @@ class HubTokenizer:
         if shown not in self._byte_tables:
             self._byte_tables[shown] = self._byte_table(shown)
         table = self._byte_tables[shown]
-        if self.spelling is Spelling.BYTE_LEVEL:
-            return ByteLevelDetokenizer(table)
-        return PieceDetokenizer(table, self._opening, begun=after is not None)
+        opening = None if self.spelling is Spelling.BYTE_LEVEL else self._opening
+        return TableDetokenizer(table, opening, begun=after is not None)
 
     def to_json(self) -> str:
         """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""

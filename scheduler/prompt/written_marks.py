@@ -77,7 +77,7 @@ def found(form: AnswerFormat, marks: WrittenMarks, ends: Sequence[str]) -> str:
     """Return one line for an operator: which notations and ends of turn were found, and what is not read."""
     own = form.reasoning
     thoughts = form.reasoning_notation + (f" ({own.start} to {own.end})" if own else "")
-    calls = form.call_notation if form.has_tool_calls else "none"
+    calls = form.call_notation
     facts = (f"calls: {calls}", f"thoughts: {thoughts}", f"ends: {' '.join(ends) or 'none'}")
     return "; ".join((*facts, *_unread(form, marks)))
 

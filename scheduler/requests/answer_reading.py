@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 import trio
 
-from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.errors import RequestFailed, SchedulerError
 from scheduler.events import AnswerPiece, FinishReason
 from scheduler.offload import Lane, Offload

@@ -48,7 +48,7 @@ def check_tokenizer(tokenizer: HubTokenizer, refused: Sequence[Message]) -> None
 def read(tokenizer: HubTokenizer, ids: Sequence[int]) -> str:
     """Token by token, as an engine delivers them."""
     detokenizer = tokenizer.detokenizer()
-    return "".join([detokenizer.feed([token_id]) for token_id in ids]) + detokenizer.finish()
+    return "".join([detokenizer.feed(token_id) for token_id in ids]) + detokenizer.finish()
 
 
 def _check_whole(tokenizer: HubTokenizer, text: str) -> None:
@@ -81,8 +81,8 @@ def _check_streams_are_independent(tokenizer: HubTokenizer) -> None:
     one, two = tokenizer.detokenizer(), tokenizer.detokenizer()
     texts = ["", ""]
     for token_id in ids:
-        texts[0] += one.feed([token_id])
-        texts[1] += two.feed([token_id])
+        texts[0] += one.feed(token_id)
+        texts[1] += two.feed(token_id)
     assert [texts[0] + one.finish(), texts[1] + two.finish()] == ["🦊é你"] * 2
 
 

@@ -30,7 +30,7 @@ _STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/me
 _SAMPLE = (
     "/v1/responses tools[]<FunctionTool>.parameters deep",
     "/v1/responses tools[]<FunctionTool>.description text",
-    "/v1/responses text.format<FlatJsonSchemaFormat>.schema lists",
+    "/v1/responses text.format.schema lists",
     "/tokenize prompt text",
     "/detokenize tokens items 0",
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt
@@ -64,7 +64,7 @@ class ByteTokenizer(HubTokenizer):
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        return ByteLevelDetokenizer(self._table)
+        return TableDetokenizer(self._table)
 
     def to_json(self) -> str:
         return _written()

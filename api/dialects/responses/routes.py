@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from api.access.auth import CallerOf
 from api.access.identity import Caller
 from api.answers.block_sequence import whole_blocks
-from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
+from api.answers.errors import ONLY_HTTP, ApiFailure, refused
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import Block, check_size, held_bytes, whole_answer
 from api.bodies.json_pieces import SLICE_BYTES, json_text
@@ -189,7 +189,7 @@ def _add_creation(
             if not in_background:
                 return stream
             if not stored.store.keeps:
-                raise ApiFailure(_refused("this server stores no responses", "background"))
+                raise refused("this server stores no responses", "background")
             check_size(held_bytes(request, served.scheduler.preparation.context_tokens), _LOWERED_BY)
             keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
             await running.begin(stream, keep)
@@ -285,7 +285,7 @@ def _add_stored(
             log = found.events if now is None else now.log
             if log is None or log.is_lost:
                 why = "only what `background` and `stream` created is streamed, while its events are kept"
-                raise ApiFailure(_refused(why, "stream"))
+                raise refused(why, "stream")
             return LoggedStream(log, keep_alive_seconds, starting_after)
         if now is not None:
             return work.response(now.so_far(), repeats=True)
@@ -328,8 +328,4 @@ def _add_stored(
         found = stored.found(caller.tenant, response_id)
         if found.background:
             return Response(found.body_json, media_type="application/json")
-        raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
-
-
-def _refused(message: str, param: str) -> ApiError:
-    return ApiError(400, "invalid_request_error", "unsupported_parameter", message, param)
+        raise refused("the response is over; there is nothing to cancel", "response_id")

@@ -53,7 +53,7 @@ class RunningResponses:
             raise Unavailable("the server does not make responses in the background yet")
         tenant = stream.tenant
         if self._in_background[tenant] >= MAX_BACKGROUND:
-            why = f"Rate limit reached: {MAX_BACKGROUND} responses of this tenant are in the background"
+            why = f"{MAX_BACKGROUND} responses of this tenant are in the background"
             raise TenantLimit(why, retry_after_seconds=10.0)
 
         async def counted(task_status: trio.TaskStatus[None]) -> None:

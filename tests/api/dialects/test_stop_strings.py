@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 from trio.testing import trio_test
 
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.api.client import client_of, events
@@ -53,7 +53,7 @@ class TurnTokenizer(ByteTokenizer):
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        return ByteLevelDetokenizer(_Table())
+        return TableDetokenizer(_Table())
 
 
 def scheduler_of() -> Scheduler:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.stop_strings import wanted_marks
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.examples import examples, some
 from tests.scheduler.answer.notations import (
@@ -17,6 +17,7 @@ from tests.scheduler.answer.notations import (
     WRITTEN,
     Message,
     Written,
+    fed,
     form,
     message_of,
     pipeline,
@@ -153,9 +154,9 @@ def test_only_one_call_is_all_even_if_it_cannot_be_read() -> None:
 def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written: Written) -> None:
     """Half a call is never text, and never a failure; whole ones before it stay."""
     data = written.raw.encode()
-    marks = sorted(written.form.spelled(tools=True))
+    marks = tuple(sorted(written.form.spelled(tools=True)))
     for end in some(range(len(data))):
-        if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
+        if wanted_marks(marks).beginning(data[:end].decode("utf-8", "ignore")):
             continue  # Half a mark may be text, and is passed on.
         answer = pipeline(written.form, in_reasoning=written.in_reasoning)
         message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
@@ -167,10 +168,10 @@ def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written:
 def test_the_name_comes_first_and_a_long_string_comes_while_it_is_written() -> None:
     """A file's content takes a model minutes; a client sees it grow."""
     answer = pipeline(form("json_tools"))
-    started, *pieces = answer.feed(b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
+    started, *pieces = fed(answer, b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
     assert started == ToolCallStarted(0, "call_0", "get_time")
     assert "".join([piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]) == '{"zone": "U'
-    assert list(answer.feed(b"T")) == [ToolCallArguments(0, "T")]
+    assert list(fed(answer, b"T")) == [ToolCallArguments(0, "T")]
 
 
 def test_one_call_is_all_where_the_client_wants_no_more() -> None:

@@ -15,7 +15,7 @@ import structlog.testing
 import trio
 from structlog.typing import EventDict
 
-from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.config import RecoveryConfig
 from scheduler.engines.boundary import MemoryShare
 from scheduler.errors import SchedulerError, StartupError
@@ -172,7 +172,6 @@ class World:
             must_start=setup.models == 1,
             recovery=RecoveryConfig(max_failed_starts=4),
             continuous=lambda: trio.current_time() + self.slept_seconds,
-            tracer=_fails if setup.fails_to_trace else None,
             **(_TIGHT if setup.is_tight else {}),
         )
         if shared:

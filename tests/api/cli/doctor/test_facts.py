@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from api.cli.doctor import gathering
+from api.cli.doctor import facts
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -26,8 +27,9 @@ class _Server(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(503)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", "7")
         self.end_headers()
+        self.wfile.write(b"loading")
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -68,25 +70,17 @@ def test_a_taken_port_is_why_this_machine_could_not_serve(
     assert found["serves"] is False
 
 
-def test_the_embedded_model_can_be_served(report: tuple[int, dict[str, Any]]) -> None:
-    assert {"name": "embedded", "reason": None} in report[1]["models"]
-
-
-def test_a_folder_that_is_no_model_is_listed_with_the_reason(report: tuple[int, dict[str, Any]]) -> None:
-    half = next(one for one in report[1]["models"] if one["name"] == "half")
-    assert "config.json" in half["reason"]
-
-
-def test_the_machine_is_described(report: tuple[int, dict[str, Any]]) -> None:
-    found = report[1]
-    assert found["device"]["kind"] in ("cpu", "metal", "cuda")
-    assert 0 < found["memory"]["engine_bytes"] <= found["memory"]["physical_bytes"]
+def test_this_machine_and_a_folder_that_is_no_model_are_described(report: tuple[int, dict[str, Any]]) -> None:
+    found = {one["topic"]: one["what"] for one in report[1]["findings"]}
+    assert "GB" in found["memory"]
+    assert found["device"]
+    assert "config.json" in found["half"]
 
 
 def test_a_penstock_is_known_by_what_it_answers() -> None:
     with HTTPServer(("127.0.0.1", 0), _Server) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        assert gathering.port_fact(server.server_port).state == "penstock"
+        assert facts.port_fact(server.server_port) == facts.Port(server.server_port, "penstock", "loading")
         server.shutdown()
 
 
@@ -95,31 +89,29 @@ def test_a_port_that_another_program_has_on_all_addresses_is_taken(monkeypatch: 
     with socket.create_server(("0.0.0.0", 0)) as other:
         monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
         monkeypatch.setattr(socket.socket, "listen", lambda *_: None)
-        assert gathering.port_fact(int(other.getsockname()[1])).state == "taken"
+        assert facts.port_fact(int(other.getsockname()[1])).state == "taken"
 
 
 def test_a_free_port_is_free() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = int(listener.getsockname()[1])
-    assert gathering.port_fact(port).state == "free"
+    assert facts.port_fact(port).state == "free"
 
 
-def test_our_own_requirements_are_met_and_include_the_extra_of_the_back_end() -> None:
-    found = {pin.package: pin for pin in gathering.pins(["mlx-cpu"])}
-    assert found["trio"].accepted
-    assert "mlx-lm" in found
-    assert "pytest" not in found, "of no extra that brings a back end"
-    assert ("scipy-openblas32" in found) == sys.platform.startswith("linux")
-
-
-def test_a_package_that_is_not_installed_asks_for_nothing() -> None:
-    assert gathering.pins(["mlx-cpu"], "no-such-package-of-ours") == ()
-
-
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-    caches = next(disk for disk in gathering._disks() if disk.what == "caches")
-    assert caches.folder == tmp_path / "none" / "penstock"
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    caches = facts.disk("caches", tmp_path / "none" / "penstock")
     assert caches.writable
     assert caches.free_bytes > 0
     assert not (tmp_path / "none").exists()
+
+
+def test_the_newest_log_is_named_with_its_last_error(tmp_path: Path) -> None:
+    assert facts.last_log(tmp_path / "none") is None
+    assert facts.last_log(tmp_path) is None
+    for age, text in enumerate(
+        ("[error    ] first\n[error    ] second\n[info     ] ready\n", "[error ] old")
+    ):
+        file = tmp_path / f"{age}.log"
+        file.write_text(text)
+        os.utime(file, (1000 - age, 1000 - age))
+    assert facts.last_log(tmp_path) == facts.Log(tmp_path / "0.log", "[error ] second")
