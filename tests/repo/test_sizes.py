@@ -108,7 +108,7 @@ BUDGET = {
     "tests/scheduler/intake": 1_760,
     "tests/scheduler/models": 569,
     "tests/scheduler/processes": 1_140,
-    "tests/scheduler/prompt": 2_768,
+    "tests/scheduler/prompt": 2_765,
     "tests/scheduler/requests": 1_422,
     "tests/scheduler/service_machine": 1_010,
     "tests/scheduler/shared": 1_993,
