@@ -412,6 +412,9 @@ def _in_json() -> Iterator[Case]:
     yield _case("Apriel", f"a\n[BEGIN FINAL RESPONSE]\nOk.\n<tool_calls>{_LIST}</tool_calls>", OSLO, NOW, text="Ok.",
                 thoughts="a", in_thoughts=True)  # fmt: skip
     yield _case("Granite 20B", f"<function_call> {_JSON} <function_call> {_JSON_NOW}", OSLO, NOW)
+    yield _case(
+        "Granite 20B", f'<function_call> {{"name": "get_weather", "argum {_JSON_NOW}', NOW, malformed=1
+    )
     yield _case("Phi-4 mini", f"<|tool_call|>[{_JSON}]<|/tool_call|>", OSLO)
     yield _case("xLAM", f"Ok.\n```json\n[{_JSON}]\n```", OSLO, text="Ok.")
     yield _case("xLAM", 'So:\n```json\n{"a": 1}\n```', text='So:\n```json\n{"a": 1}\n```')

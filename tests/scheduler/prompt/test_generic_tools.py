@@ -85,6 +85,7 @@ def test_a_turn_with_a_tool_in_a_template_that_has_none() -> None:
 
 def test_a_template_without_a_system_role_has_all_in_the_first_question() -> None:
     """And what follows each other in one role is one turn."""
+    assert not system_turn(NO_SYSTEM)
     turns: tuple[Message, ...] = (
         *TURN[:2],
         {"role": "assistant", "content": "I look.", "tool_calls": [CALL, CALL]},
