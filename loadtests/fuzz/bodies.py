@@ -82,13 +82,29 @@ def _body(chance: random.Random, model: str, adapters: Sequence[str]) -> Body:
 
 
 def _pooled(chance: random.Random, model: str) -> Body:
-    """Return a ranking or texts to embed: a model that writes must refuse either, however many texts there
-    are."""
-    texts = [_text(chance)] * chance.choice((1, 64, 2048))
-    if chance.random() < 0.5:
-        return Body("/v1/embeddings", {"model": model, "input": texts})
+    """Return what ends with a prompt: texts to embed, which a model that writes must refuse, a ranking, or
+    questions."""
+    texts = [_text(chance)] * chance.choice((1, 2, 64))
     query = _text(chance) * chance.choice((1, 50))
-    return Body("/v1/rerank", {"model": model, "query": query, "instruction": query, "documents": texts})
+    ranking = {"model": model, "query": query, "instruction": query, "documents": texts}
+    return chance.choice(
+        (
+            Body("/v1/embeddings", {"model": model, "input": texts * chance.choice((1, 32))}),
+            Body("/v1/rerank", ranking),
+            Body("/v1/decisions", {"model": model, "input": query, "questions": _questions(chance)}),
+        )
+    )
+
+
+def _questions(chance: random.Random) -> list[dict[str, Any]]:
+    options = [f"{word} {at}" for at, word in enumerate(_WORDS * 32)][: chance.choice((1, 2, 26, 27, 256))]
+    kinds: list[dict[str, Any]] = [
+        {"type": "predicate"},
+        {"type": "choice", "choices": [{"value": option} for option in options]},
+        {"type": "score", "levels": [{"label": option} for option in options[:9]]},
+    ]
+    asked = chance.choices(kinds, k=chance.choice((1, 3, 20)))
+    return [{**one, "instructions": chance.choice(("", "?", *_WORDS))} for one in asked]
 
 
 def _numbers(chance: random.Random, names: tuple[str, ...]) -> dict[str, Any]:

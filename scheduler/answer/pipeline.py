@@ -52,8 +52,7 @@ class AnswerPipeline:
         """Whether the latest token may complete a stop string."""
         self._spans = spans
         self.prompt = prompt
-        """Collects the prompt's log-probabilities. None if they are not requested, or if another choice has
-        them."""
+        """The prompt's log-probabilities, where they are requested and no other choice has them."""
         self._read = 0
         """Characters passed on; counted only without an assembly, which has a count of its own."""
         self._thinking = thinking
@@ -131,8 +130,7 @@ class AnswerPipeline:
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Return why the answer ended; call it after `end`. `by_engine` says only why the row
-        ended."""
+        """Return why the answer ended; call it after `end`. `by_engine`: why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
         if self._assembly is None or not self._assembly.calls.ended:

@@ -73,7 +73,6 @@ class StopStrings:
     """The stop strings of one answer, and text held back because it may begin one."""
 
     def __init__(self, stops: WantedStrings, *, included: bool = False) -> None:
-        """`stops`: shared by the choices of a request."""
         self._stops = stops
         self._included = included
         self._held = ""

@@ -163,7 +163,6 @@ class TextStream:
         return found
 
     def word(self, others: str) -> Waiting[str]:
-        """Read and return letters, digits and `others`."""
         word = ""
         while (letter := (yield from self.peek())) and (letter.isalnum() or letter in others):
             word += self.read(1)

@@ -366,6 +366,7 @@ _ALL = (
 _BY_NAME = {notation.name: notation for notation in _ALL}
 
 NOTATIONS = tuple(_BY_NAME)
+tool_syntax = _BY_NAME.__getitem__
 
 
 def sign_of(template: str) -> str | None:
@@ -373,7 +374,3 @@ def sign_of(template: str) -> str | None:
         if any(all(sign in template for sign in signs) for signs in one.signs or ((one.start,),)):
             return one.name
     return None
-
-
-def tool_syntax(name: str) -> Notation:
-    return _BY_NAME[name]

@@ -16,8 +16,6 @@ TOOL, NUMBER = "{tool}", "{number}"
 NAME, TYPE, BREAK = "{name}", "{type}", "{break}"
 """In a parameter's opening for its name, the JSON type of its value, one of its notation's breaks."""
 
-ANY_NAME = r"(?s:.+)"
-
 
 class Layout(Enum):
     MARKS = auto()
@@ -104,7 +102,7 @@ class Notation:
     """What the model writes around the answer's text, which comes before its calls."""
     trails: tuple[str, ...] = ("",)
     """What it may write after `closing`: one of these."""
-    names: str = ANY_NAME
+    names: str = r"(?s:.+)"
     """A regular expression of the names that a tool or a parameter can have."""
     openings: tuple[str, ...] = ()
     """What a model also writes to begin calls."""

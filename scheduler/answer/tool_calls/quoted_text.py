@@ -13,7 +13,6 @@ QUOTES = ('"', "'")
 _ESCAPES = frozenset('"\\/bfnrtu')
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
-"""How many digits follow the letter of an escape."""
 _DEEPEST = 200
 _FOREIGN = "()[]{}<>\"'\n,"
 """Characters of no argument's name. Python's names have neither hyphens nor dollars; models write them where

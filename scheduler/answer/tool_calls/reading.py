@@ -92,10 +92,8 @@ class CallReader:
         """The call that is not over."""
         self._head_at = 0
         """Where the head of the newest call begins."""
-        self._listed = False
-        self._within = False
-        """Whether the mark of several calls has been opened."""
-        self._alone = False
+        self._listed = self._within = self._alone = False
+        """Whether a list, and the mark of several calls, has been opened."""
         self._restarts = _MOST_RESTARTS
         self.cut = False
         """Whether the answer ends in the middle by the client's or the server's limits."""

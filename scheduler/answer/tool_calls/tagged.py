@@ -32,13 +32,8 @@ _TEXT = {"string"}
 _LONGEST_SPACE = 64
 _LONGEST_KEY = 128
 _BEGINNINGS = {
-    "string": "",
-    "null": "nN",
-    "boolean": "tfTF",
-    "number": "-0123456789NI",
-    "integer": "-0123456789",
-    "array": "[",
-    "object": "{",
+    **{"string": "", "null": "nN", "boolean": "tfTF", "array": "[", "object": "{"},
+    **{"number": "-0123456789NI", "integer": "-0123456789"},
 }
 """How values of each type begin where they are not a bare text, also in Python's spelling."""
 _TAG_END = re.compile(r"(</[^<>]*>|<\|[^<>]*\|>|>)$")

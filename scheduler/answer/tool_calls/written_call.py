@@ -149,7 +149,6 @@ class WrittenCall:
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
-        """Return the next characters of the string that was begun."""
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:

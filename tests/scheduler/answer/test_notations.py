@@ -46,27 +46,12 @@ def test_every_parser_of_mlx_lm_has_a_transcript() -> None:
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=names)
-def test_whole(written: Written) -> None:
-    """All in one piece."""
-    check(written, read(written, [written.raw.encode()]))
-
-
-@pytest.mark.parametrize("written", WRITTEN, ids=names)
 def test_byte_by_byte(written: Written) -> None:
     """The pieces join to the same message, arguments to the same text."""
     data = written.raw.encode()
     message = read(written, [data[i : i + 1] for i in range(len(data))])
     check(written, message)
     assert message == read(written, [data])
-
-
-@pytest.mark.parametrize("written", WRITTEN, ids=names)
-def test_cut_at_every_byte(written: Written) -> None:
-    """Two pieces, wherever the cut is."""
-    data = written.raw.encode()
-    whole = read(written, [data])
-    for cut in some(range(1, len(data))):
-        assert read(written, [data[:cut], data[cut:]]) == whole, data[:cut]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -172,14 +157,6 @@ def test_the_name_comes_first_and_a_long_string_comes_while_it_is_written() -> N
     assert started == ToolCallStarted(0, "call_0", "get_time")
     assert "".join([piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]) == '{"zone": "U'
     assert list(fed(answer, b"T")) == [ToolCallArguments(0, "T")]
-
-
-def test_one_call_is_all_where_the_client_wants_no_more() -> None:
-    """parallel_tool_calls false ends the row after the first."""
-    raw = next(written for written in WRITTEN if written.name == "json_tools").raw.encode()
-    answer = pipeline(form("json_tools", "think"), parallel=False)
-    message, reason = message_of(answer, [raw])
-    assert (answer.stopped, reason, message.names) == (True, FinishReason.TOOL_CALLS, ["get_weather"])
 
 
 def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:
