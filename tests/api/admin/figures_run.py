@@ -152,7 +152,10 @@ def _events(body: str) -> Iterator[dict[str, Any]]:
     first = {name: json.loads(data) for name, data in reversed(named)}
     yield first
     last = json.loads([data for name, data in named if name == "event: snapshot"][-1])
-    del last["history"]  # A sample and a snapshot may be due at one time: trio runs them in any order.
+    del (
+        last["history"],
+        last["time"],
+    )  # A sample and a snapshot may be due at one time: trio runs them in any order.
     yield {"last": last}
 
 
