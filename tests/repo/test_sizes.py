@@ -54,7 +54,7 @@ BUDGET = {
     "scheduler/intake": 1_329,
     "scheduler/models": 312,
     "scheduler/processes": 676,
-    "scheduler/prompt": 2_660,
+    "scheduler/prompt": 2_632,
     "scheduler/requests": 1_371,
     "scheduler/shared": 2_200,
     "scheduler/shared/folder": 947,
