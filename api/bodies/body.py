@@ -63,7 +63,7 @@ class Body(BaseModel):
             return value
         if cls.unsupported and (asked := cls.unsupported.keys() & value.keys() - cls._names):
             for name in sorted(asked):
-                if cls.unsupported[name].asks(value[name]):
+                if cls.unsupported[name].asks(value[name], value):
                     raise _refused(name, cls.unsupported[name].why)
             value = {name: given for name, given in value.items() if name not in asked}
         if cls._wishes and (noted := UnknownFields.current()) is not None:

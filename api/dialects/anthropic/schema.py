@@ -93,7 +93,7 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
 class MessagesRequest(BoundFields, CountTokensRequest):
     """`POST /v1/messages`."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=0)
     stream: StrictBool = False
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)

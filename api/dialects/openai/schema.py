@@ -181,7 +181,6 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
         str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=({},))] = None
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
 
     @property

@@ -143,10 +143,6 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
         Literal["in_memory", "24h"] | None,
         WithoutEffect("the prefix cache keeps every prefix until it needs the memory"),
     ] = None
-    prompt_cache_options: Annotated[
-        Any,
-        WithoutEffect("the prefix cache keeps every prefix until it needs the memory", named_unless=({},)),
-    ] = None
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
     max_tool_calls: Annotated[int | None, WithoutEffect("the server runs no tools of its own")] = None
     truncation: Annotated[
