@@ -234,6 +234,9 @@ class Scheduler:
     def _enqueue(self, records: Sequence[StreamRecord]) -> None:
         self._telemetry.sample(observation.observe_accepted, self.metrics, records)
         now = trio.current_time()
+        if surplus := self.queue.surplus(records[0].request.tenant, len(records)):
+            why = "its tenant has most of those that wait, and others came"
+            self.pool.effects.end(surplus, self._admission.overload(why, now))
         for record in records:
             self.queue.push(record, now)
             self._expiry.watch(record)

@@ -7,8 +7,9 @@ in the queue or in the engine; no other code here cancels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 import trio
@@ -33,12 +34,10 @@ from scheduler.events import (
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
-Frame: TypeAlias = bytes | Sequence[bytes | memoryview]
+Frame: TypeAlias = bytes | Iterable[bytes | memoryview]
 """What is appended to a body, in parts where it may be megabytes."""
-_JOINED_BYTES = 1 << 16
-"""Larger parts are sent by themselves: joined to others they would be copied once more, all in one turn."""
-_SLICE_BYTES = 1 << 20
-"""Such a part is copied and sent in slices, each in a turn of the loop of its own."""
+_TURN_BYTES = 1 << 20
+"""This much of it is made, copied and sent in one turn of the loop."""
 
 
 class Encoder(Protocol):
@@ -163,16 +162,17 @@ class EventStream(Response):
 
 
 async def _send_all(send: Send, *frames: Frame, more: bool = True) -> None:
-    """Send frames, in as few messages as their large parts allow."""
-    small: list[bytes | memoryview] = []
-    for frame in frames:
-        for part in (frame,) if isinstance(frame, bytes) else frame:
-            if len(part) <= _JOINED_BYTES:
-                small.append(part)
-                continue
-            await send({"type": "http.response.body", "body": b"".join(small), "more_body": True})
-            small.clear()
-            for start in range(0, len(part), _SLICE_BYTES):
-                body = bytes(part[start : start + _SLICE_BYTES])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": b"".join(small), "more_body": more})
+    """Make the frames to their ends, and send them."""
+    parts, size = list[bytes | memoryview](), 0
+    for part in chain.from_iterable([one] if isinstance(one, bytes) else one for one in frames):
+        parts.append(part)
+        if (size := size + len(part)) >= _TURN_BYTES:
+            size = 0
+            await trio.lowlevel.checkpoint()
+    held, size = list[bytes | memoryview](), 0
+    for part in parts:
+        held.append(part)
+        if (size := size + len(part)) >= _TURN_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(held), "more_body": True})
+            held, size = [], 0
+    await send({"type": "http.response.body", "body": b"".join(held), "more_body": more})

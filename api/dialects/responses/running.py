@@ -131,6 +131,8 @@ class StoppableStream(EventStream):
                 task_status.started()
             elif self.log is not None:
                 self.log.add(message["body"])
+                # A stream's end comes in megabytes, each in a turn of its own.
+                await trio.lowlevel.checkpoint()
 
         try:
             await self({"type": "http"}, _nothing, send)
