@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import h11
 import trio
 
@@ -22,7 +20,7 @@ class RequestBody:
         self._limits = limits
         self._parts: list[bytes] = []
         self._bytes = 0
-        self._charge = charge
+        self.charge = charge
         self._left_seconds = limits.body_seconds
         self.arrived = False
         """Whether it is parsed to its end; bytes of the next request are not touched."""
@@ -64,26 +62,10 @@ class RequestBody:
                     return
                 self._parser.receive_data(data)
 
-    async def make_room(self, account: Callable[[], str]) -> None:
-        """Charge `account` for what comes next. Raise RefusedByServer if there is no room for it."""
+    async def make_room(self) -> None:
+        """Charge for what comes next. Raise RefusedByServer if there is no room for it."""
         ahead = 0 if self.arrived else self._limits.read_ahead_bytes
-        await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
-
-    def has_room(self) -> bool:
-        """Return whether something may be made of the body."""
-        return self._charge.has_room
-
-    async def wait_room(self) -> None:
-        """Wait until `has_room`. Raise RefusedByServer if it is not so in time."""
-        await self._charge.wait_room()
-
-    def grow(self, count: int) -> None:
-        """Charge `count` bytes that are made of the body."""
-        self._charge.grow(count)
-
-    def release(self) -> None:
-        """Return the body's charge, because nothing of the body is held any longer."""
-        self._charge.release()
+        await self.charge.cover(min(self._bytes + ahead, self._limits.body_bytes))
 
     async def wait_more(self) -> None:
         """Return when more may have arrived, the client has left, or `Inbound.wake` was called.
@@ -99,6 +81,6 @@ class RequestBody:
 
     @property
     def _least_seconds(self) -> float:
-        if not self._charge.crowded:
+        if not self.charge.crowded:
             return 0.0
         return max(0.0, self._limits.body_seconds - self._limits.crowded_body_seconds)

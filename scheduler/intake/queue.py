@@ -104,7 +104,7 @@ class IntakeQueue:
         left = self.yielding(tenant, requests)
         assert left is not None, "admission let a request into a full queue"
         leaving = list[StreamRecord]()
-        for record in reversed(self._waiting.values()) if left else ():
+        for record in reversed([*self._waiting.values()]) if left else ():
             if left[name := record.request.tenant]:
                 left[name] -= 1
                 leaving.append(record)

@@ -53,7 +53,7 @@ def _name_edits(value: Any) -> None:
 class CountTokensRequest(ThinkingFields, StructuredFields):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
-    bulk = ("messages", "tools")
+    bulk = ("messages", "tools", "system")
 
     model: str | None = None
     messages: Listed[InputMessage] = Field(min_length=1)

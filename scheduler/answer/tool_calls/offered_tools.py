@@ -7,6 +7,7 @@ that may take too long for the event loop is known beforehand and done in a work
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,30 +28,41 @@ class OfferedTools:
     results."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
+        # As objects schemas take ten times their text, and most requests that wait never read them.
+        self._texts = {tool.name: pickle.dumps(tool.parameters) for tool in tools}
+        self._schemas: dict[str, Schema] = {}
         self._large: dict[str, bool] = {}
 
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._texts.values()))
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
     def __contains__(self, name: object) -> bool:
-        return name in self._tools
+        return name in self._texts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tools)
+        return iter(self._texts)
 
     @cached_property
     def longest_name(self) -> int:
-        return max(map(len, self._tools), default=0)
+        return max(map(len, self._texts), default=0)
 
     def schema(self, name: str) -> Schema:
-        tool = self._tools.get(name)
-        return {} if tool is None else tool.parameters
+        if name not in self._schemas:
+            text = self._texts.get(name)
+            self._schemas[name] = {} if text is None else pickle.loads(text)
+        return self._schemas[name]
 
     @cached_property
     def _types(self) -> dict[str, dict[str, frozenset[str]]]:
         left, found = _REQUEST_STEPS, {}
-        for name, tool in self._tools.items():
+        for name in self._texts:
             budget = StepBudget(min(left, MOST_STEPS))
             steps = budget.left
-            found[name] = property_types(tool.parameters, budget)
+            found[name] = property_types(self.schema(name), budget)
             left -= steps - max(0, budget.left)
         return found
 
@@ -66,7 +78,7 @@ class OfferedTools:
 
     @cached_property
     def _are_few(self) -> bool:
-        return not _are_large([tool.parameters for tool in self._tools.values()])
+        return not _are_large(self.schema(name) for name in self._texts)
 
     @property
     def is_read(self) -> bool:
@@ -75,7 +87,7 @@ class OfferedTools:
 
     def read(self) -> None:
         """Compute everything, in at most 50 ms."""
-        for name in self._tools:
+        for name in self._texts:
             self.is_large(name)
         _ = self._types
 

@@ -1,0 +1,134 @@
+"""What all bounds on clients allow, at once: the server's memory is below the sum that SECURITY.md names."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from api.answers.whole_answer import MAX_HELD_BYTES
+from api.bodies.json_text import MAX_CONTAINERS
+from api.dialects.responses.running import MAX_BACKGROUND
+from api.dialects.responses.store import ResponseStore
+from api.http.limits import Limits
+from tests.end_to_end.serving import Served, serving
+
+_MEGABYTE = 1 << 20
+_TENANTS = ("a", "b")
+_LIMITS, _STORE = Limits(), ResponseStore.by_default()
+_SUM = (
+    _LIMITS.held_body_bytes
+    + MAX_CONTAINERS * 2560
+    + _STORE._max_bytes
+    + len(_TENANTS) * 2 * MAX_HELD_BYTES
+    + 256 * _MEGABYTE
+)
+"""Bodies, with what is made and kept of them; one large model; the store; responses in the background, and
+their events; a prompt that is tokenized. The queue of 1,024 short prompts is in none."""
+_LONG = "x " * (7 * _MEGABYTE)
+_SECONDS = 8.0
+"""How long what stays is held: a body waits for room for seven."""
+
+
+def _peak_bytes(served: Served) -> int:
+    status = Path(f"/proc/{served.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def _request(path: str, tenant: str, body: bytes | None, more: int = 0) -> bytes:
+    """`more`: bytes that are announced, and never sent."""
+    head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: localhost\r\nx-tenant: {tenant}\r\n"
+    if body is not None:
+        head += f"content-type: application/json\r\ncontent-length: {len(body) + more}\r\n"
+    return f"{head}\r\n".encode() + (body or b"")
+
+
+class Crowd:
+    """Clients of one server, and the first lines of what they heard."""
+
+    def __init__(self, served: Served) -> None:
+        self.port = served.port
+        self.heard: Counter[tuple[str, bytes]] = Counter()
+        self.pages: list[str] = []
+
+    async def say(self, name: str, request: bytes, *, slowly: bool = False) -> bytes:
+        """Send it, and read the answer to its end, or `slowly`: a little of it."""
+        answer = b""
+        with trio.move_on_after(_SECONDS if slowly else 240):
+            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(request)
+                    while b"\r\n\r\n" not in answer and (more := await stream.receive_some(4096)):
+                        answer += more
+                    self.heard[name, answer[9:12]] += 1
+                    length = answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                    end = answer.find(b"\r\n\r\n") + 4 + int(length or 1 << 30)
+                    while not slowly and len(answer) < end and not answer.endswith(b"\r\n0\r\n\r\n"):
+                        if not (more := await stream.receive_some(1 << 16)):
+                            break
+                        answer += more
+                    if slowly:
+                        await trio.sleep(_SECONDS)
+        return answer
+
+    async def ask(
+        self, tenant: str, path: str, body: dict[str, Any] | None, *, slowly: bool = False
+    ) -> bytes:
+        text = None if body is None else json.dumps(body).encode()
+        return await self.say(path.split("/")[2], _request(path, tenant, text), slowly=slowly)
+
+    async def fill_the_store(self, tenant: str) -> None:
+        for _ in range(5):
+            items = [{"role": "user", "content": _LONG[: 2 * _MEGABYTE]}] * 6
+            made = await self.ask(tenant, "/v1/conversations", {"items": items})
+            self.pages.append(json.loads(made.partition(b"\r\n\r\n")[2])["id"])
+
+    async def everything(self, nursery: trio.Nursery, tenant: str) -> None:
+        """What each bound allows one tenant, and more."""
+        chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100}
+        many = {"messages": [{"role": "user", "content": "x"}] * 60_000}
+        described = {"type": "function", "function": {"name": "f", "description": "x" * 60_000}}
+        unused = {**chat, "tools": [described], "tool_choice": "none", "stream": True}
+        unread = {"input": "x", "instructions": "word " * 20_000, "max_output_tokens": 50_000}
+        background = {**unread, "background": True, "stream": True}
+        start = nursery.start_soon
+        for _ in range(10):
+            stalled = _request("/v1/chat/completions", tenant, b" " * (15 * _MEGABYTE), more=1)
+            start(partial(self.say, "stalled", stalled, slowly=True))
+            start(self.ask, tenant, "/v1/chat/completions", many)
+        for _ in range(100):
+            start(partial(self.ask, tenant, "/v1/chat/completions", unused, slowly=True))
+        for _ in range(MAX_BACKGROUND + 4):
+            start(partial(self.ask, tenant, "/v1/responses", background, slowly=True))
+        for name in self.pages * 8:
+            start(partial(self.ask, tenant, f"/v1/conversations/{name}/items", None, slowly=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_that_the_bounds_allow_at_once_takes_no_more_than_their_sum() -> None:
+    """It was without a bound: what is kept of bodies, pages and responses in the background were in none."""
+    options = ("--engine", "scripted", "--scripted", "step_seconds=0.5", "--tenant-header", "x-tenant")
+    with serving(*options) as served:
+        crowd = Crowd(served)
+
+        async def run() -> int:
+            await crowd.ask("a", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+            before = _peak_bytes(served)
+            for tenant in _TENANTS:
+                await crowd.fill_the_store(tenant)
+            async with trio.open_nursery() as nursery:
+                for tenant in _TENANTS:
+                    await crowd.everything(nursery, tenant)
+            return _peak_bytes(served) - before
+
+        peak = trio.run(run)
+        print(f"{peak >> 20} MiB of {_SUM >> 20}", dict(crowd.heard))
+        assert _SUM / 3 < peak < _SUM, dict(crowd.heard)
+        assert not any(status.startswith(b"50") and status != b"503" for _, status in crowd.heard)
