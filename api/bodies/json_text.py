@@ -162,16 +162,16 @@ def check_bounds(text: bytes) -> None:
     budget.spend(members=0 if counts_members else colons, values=0 if counts_values else commas)
     depth = 0
     for outside in _outside(text):
-        brackets = outside.translate(None, _NO_BRACKETS)
-        opened = brackets.count(b"[") + brackets.count(b"{")
+        around = outside.translate(None, _NO_BRACKETS)
+        opened = around.count(b"[") + around.count(b"{")
         budget.spend(
             opened,
             outside.count(b":") if counts_members else 0,
             opened + (outside.count(b",") if counts_values else 0),
         )
-        if brackets:
-            closes = (np.frombuffer(brackets, np.uint8) & _CLOSING).astype(bool)
-            depths = np.cumsum(np.where(closes, -1, 1)) + depth
+        if around:
+            read = np.frombuffer(around, np.uint8)
+            depths = np.cumsum(np.where((read & _CLOSING) == 0, 1, -1)) + depth
             if depths.max() > MAX_NESTING:
                 raise ValueError(f"it is nested deeper than {MAX_NESTING} levels")
             depth = int(depths[-1])

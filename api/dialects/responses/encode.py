@@ -59,6 +59,8 @@ class ResponseEncoder:
         """The text of the open call, if it is a custom tool's."""
         self._logprobs = BytesIO()
         """The JSON text of the log-probabilities in the open block: megabytes, which are never joined."""
+        self.kept_bytes = 0
+        """Of all such texts, which are kept to the end of the response."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
         self._begun = False
@@ -116,6 +118,7 @@ class ResponseEncoder:
             case TextBlock():
                 encoded = b",".join(logprobs_list(logprobs).entries())
                 if encoded:
+                    self.kept_bytes += len(encoded)
                     self._logprobs.write(b"," if self._logprobs.tell() else b"[")
                     self._logprobs.write(encoded)
                 name = b"response.output_text.delta"

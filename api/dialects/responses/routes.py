@@ -19,6 +19,7 @@ from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import Block, WholeAnswer, check_size, held_bytes, whole_answer
+from api.bodies.body import charge_body
 from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
@@ -110,8 +111,9 @@ class _Asked:
 
     @property
     def kept_bytes(self) -> int:
-        """Return how much of the body the answer keeps."""
-        return self.echo.bytes + sum(map(len, self.since.texts))
+        """Return how much the answer keeps of its body, and of what it continues: the store may lose that."""
+        before = 0 if self.before is None else self.before.charged_bytes
+        return before + self.echo.bytes + sum(map(len, self.since.texts))
 
     @property
     def is_kept(self) -> bool:
@@ -129,6 +131,7 @@ async def _asked(
     before = stored.before(caller.tenant, body.previous_response_id, body.conversation_id)
     if before is not None:
         work = work.also_of(before.bytes)
+        charge_body(work.request.scope, before.charged_bytes)
     referred = stored.referred(caller.tenant, body.input, before)
     decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, served=served, caller=caller)
     return await work.decode(body, decode), work

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
 from api.answers.whole_answer import MAX_HELD_BYTES
+from api.bodies.body import charge_body
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
 from api.dialects.responses.event_log import EventLog
 from scheduler.errors import TenantLimit, Unavailable
@@ -118,11 +119,14 @@ class StoppableStream(EventStream):
         self.log = log
         self.tenant = requests[0].tenant
         self._key = (self.tenant, requests[0].public_id)
+        self._scope: Scope = {}
+        self._charged_bytes = 0
         self._stopped = False
         self._waiting = trio.CancelScope()
         self._over = trio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         try:
             with self._hold(), self._running.entered(*self._key, self):
                 await super().__call__(scope, receive, send)
@@ -169,6 +173,9 @@ class StoppableStream(EventStream):
         return self._responses.response
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
+        kept = self._responses.kept_bytes
+        charge_body(self._scope, kept - self._charged_bytes)
+        self._charged_bytes = kept
         if not self._stopped:
             # Outside the scope: a cancel at the checkpoint would lose the event that was just taken.
             if (found := stream.take_choice_nowait()) is not None:
