@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.bodies.freed_memory import return_soon
+from api.bodies.large_work import LARGE_WORK
 from scheduler.prompt.offload import Offload
 
 SLICE_BYTES = 1 << 15
@@ -106,7 +106,7 @@ class PiecedResponse(Response):
             sent += len(body)
             await send({"type": "http.response.body", "body": body, "more_body": more})
         if sent > _LARGE_BYTES:
-            return_soon()
+            LARGE_WORK.return_soon()
 
     async def whole(self) -> bytes:
         """Return the whole text, for an answer that is stored."""
