@@ -45,10 +45,9 @@ cluster: $(VENV)/cluster
 	$(VENV)/bin/pytest tests/cluster $(ARGS)
 
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
-# Without names also all that split over two ranks, many random schedules and a kill -9 for each kind of cache.
+# Without names also many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
-	@$(if $(ARGS),,$(VENV)/bin/python -m tests.scheduler.engine.mlx.sharding.split_zoo)
 	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q -m "" tests/scheduler/engine/mlx/zoo/test_meetings.py \
 	  tests/failures/test_deaths_of_models.py)
 

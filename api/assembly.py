@@ -255,12 +255,10 @@ def _config(
 
 def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> dict[str, Any]:
     """Return what the log says of a model at the start."""
-    group = config.engine.ranks
     return {
         **({"tools": f"{_TOOL_CALLS[form.tool_calls]}{_unheld(form)}"} if embedder is None else {}),
         "task": "chat" if embedder is None else embedder.kind,
         "engines": config.engines,
-        "ranks": 1 if group is None else group.ranks,
         "adapters": [source.name for source in config.engine.adapters],
         "prefixes": "shared by everybody" if config.cache_sharing == "all" else "shared within a tenant",
     }
@@ -296,12 +294,11 @@ def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Lau
     Several models share all cores: which of them is busy changes, and an idle one needs no core."""
     environment = engine_environment(os.environ)
     cores, gpus = sorted(cores_of_process()), gpus_of(environment)
-    ranks = 1 if config.engine.ranks is None else config.engine.ranks.ranks
 
     def launcher(number: int) -> ProcessLauncher:
-        share = share_of(number, config.engines, cores, gpus, ranks)
+        share = share_of(number, config.engines, cores, gpus)
         own = {**share.environment, **environment}
-        if gpus and (config.engines > 1 or ranks > 1):
+        if gpus and config.engines > 1:
             own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
         pinned = share.cores if alone else None
         return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)

@@ -45,15 +45,12 @@ class RemoteEngines:
 
     def __init__(self, settings: ServeSettings, pool: Pool, environment: Mapping[str, str]) -> None:
         """`environment` says where the user's data is. Raise OptionError."""
-        self._engines = JoinedEngines(pool, settings.rank_hosts)
+        self._engines = JoinedEngines(pool)
         self._token, self._token_file = join_token(settings, environment)
         self._listener = Listener(self._token, self._engines.arrived)
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
-        what = "one on each machine that joins"
-        if settings.rank_hosts is not None:
-            what = f"one of {settings.rank_hosts.group.ranks} ranks, on as many machines"
-        click.echo(f"engines    {what} (--engines {settings.engines})")
+        click.echo("engines    one on each machine that joins (--engines join)")
 
     async def run(self) -> None:
         """Listen for engines until cancelled. Raise StartupError if that is impossible."""

@@ -50,7 +50,7 @@ FAULTS = (
         "scheduler/engine/prefix/radix_tree.py", "            lease.node.pins -= 1\n", "            pass\n"
     ),
     Fault(
-        "scheduler/engine/disk/disk_store.py",
+        "scheduler/engine/disk/disk_tier.py",
         "            if not self._delete(",
         "            if self._delete(",
     ),

@@ -36,19 +36,16 @@ def scripted_plan(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-_ELSEWHERE = re.compile(r"join(:.+)?")
-
-
 def engine_count(text: Any) -> Any:
-    """Return the number of engines or, if other machines have them, `join`, alone or with a file of ranks."""
-    if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
+    """Return the number of engines or `join`, if other machines have them."""
+    if text == "join":
         return text
     try:
         count = int(text)
     except (TypeError, ValueError):
         count = 0
     if not 1 <= count <= MOST_ENGINES:
-        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join, or join:FILE")
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join")
     return count
 
 

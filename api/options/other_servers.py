@@ -11,7 +11,7 @@ from collections.abc import Sequence
 _ALWAYS = "it is always on here; leave it out"
 _BODY = "requests say it themselves"
 _WHOLE = "the whole model computes on the device; leave it out"
-_RANKS = "it is --ranks N here: N processes, each with a part of every layer's weights"
+_SPLIT = "a model fits one device here; a larger one is served by mlx_lm's or exo's servers behind a gateway"
 _ENGINES = "it is --engines N here: N processes, each with the whole model"
 _KV_TYPE = "it is --kv-cache-dtype here: q8, k8v4 or q4"
 _NO_PAGES = "keys and values are not paged here; leave it out"
@@ -30,7 +30,7 @@ _FAMILIES: Sequence[tuple[str, str]] = (
     ("--jinja --enable-auto-tool-choice --enable-reasoning --flash-attn -fa --cache-prompt", _ALWAYS),
     ("--enable-prompt-tokens-details --metrics --enable-metrics --slots --props --use-paged-cache", _ALWAYS),
     ("--no-enable-prefix-caching --disable-radix-cache --no-cache-prompt", _PREFIXES),
-    ("--tensor-parallel-size -tp --tp-size --tp --pipeline-parallel-size -pp --pp-size --pipeline", _RANKS),
+    ("--tensor-parallel-size -tp --tp-size --tp --pipeline-parallel-size -pp --pp-size --pipeline", _SPLIT),
     ("--data-parallel-size -dp --dp-size --dp", _ENGINES),
     ("--kv-bits --kv-group-size --quantized-kv-start --cache-type-k -ctk --cache-type-v -ctv", _KV_TYPE),
     ("--quantization -q", f"{_FOLDER}. `mlx_lm.convert` makes a model of 4 or 8 bits"),

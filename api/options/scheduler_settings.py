@@ -21,7 +21,7 @@ from scheduler.engines.adapters import MAX_ADAPTERS, source_of
 from scheduler.engines.machine_share import gpus_of, sharers_of
 from scheduler.errors import StartupError
 from scheduler.shared.adapter_files import AdapterRefused
-from scheduler.shared.messages import AdapterSource, RankGroup
+from scheduler.shared.messages import AdapterSource
 from scheduler.shared.pooling import Pooler
 
 
@@ -34,9 +34,7 @@ def scheduler_config(
     models: int = 1,
 ) -> SchedulerConfig:
     """Return the configuration. `pooler` is that of an embedder or a reranker; `models` is how many share the
-    disk tier. Raise StartupError for an adapter whose folder cannot be read, and for options that engines of
-    several ranks do not support."""
-    _check_ranks(settings, pooler, models)
+    disk tier. Raise StartupError for an adapter whose folder cannot be read."""
     engine = {
         **_same(settings, EngineConfig),
         "backend": settings.engine,
@@ -48,7 +46,6 @@ def scheduler_config(
         "sharers": 1 if settings.engines_join else sharers_of(settings.local_engines, gpus_of(os.environ)),
         "adapters": _adapters(settings),
         "pooler": pooler,
-        "ranks": _ranks(settings),
     }
     # 0 is no bound, and here that is None. All rows of an embedder's step may end with it, and the next step
     # needs as many.
@@ -72,30 +69,6 @@ def _same(settings: ServeSettings, kind: type[Any]) -> dict[str, Any]:
     """Return the fields of a configuration class that are options of the same name."""
     options = ServeSettings.model_fields
     return {name: getattr(settings, name) for name in signature(kind).parameters if name in options}
-
-
-def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:
-    over_machines = settings.rank_hosts is not None
-    if settings.ranks == 1 and not over_machines:
-        return
-    alone = {
-        f"--ranks {settings.ranks}": over_machines and settings.ranks > 1,
-        "--kv-disk": settings.kv_disk is not None,
-        "--adapter": bool(settings.adapters()),
-        "an embedder or a reranker": pooler is not None,
-        "several models": models > 1,
-    }
-    if others := [name for name, asked in alone.items() if asked]:
-        ranks = f"--engines {settings.engines}" if over_machines else f"--ranks {settings.ranks}"
-        raise StartupError(f"{ranks} does not go with {' and '.join(others)}")
-
-
-def _ranks(settings: ServeSettings) -> RankGroup | None:
-    if (hosts := settings.rank_hosts) is not None:
-        return hosts.group
-    if settings.ranks == 1:
-        return None
-    return RankGroup(settings.ranks, "nccl" if gpus_of(os.environ) else "ring", ())
 
 
 def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:

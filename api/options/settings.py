@@ -7,9 +7,8 @@ made from these fields, so that they always agree.
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, SecretStr
 
@@ -25,10 +24,7 @@ from api.options.option_values import (
     origins_with_commas,
     scripted_plan,
 )
-from scheduler.shared.messages import MOST_RANKS, ScriptedPlan
-
-if TYPE_CHECKING:
-    from scheduler.cluster.rank_hosts import RankHosts
+from scheduler.shared.messages import ScriptedPlan
 
 
 class ServeSettings(ModelSettings):
@@ -104,17 +100,8 @@ class ServeSettings(ModelSettings):
     engines: Annotated[int | str, BeforeValidator(engine_count)] = option(
         "Scheduling",
         "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. join: one"
-        " on each machine that runs `penstock engine --join`; join:FILE: one over all machines of an MLX host"
-        " file, a rank on each.",
+        " on each machine that runs `penstock engine --join`.",
         1,
-    )
-    ranks: int = option(
-        "Scheduling",
-        "Processes that compute one model together, each with a part of its weights (mx.distributed): for a"
-        " model that one GPU cannot hold. With several engines each has this many.",
-        1,
-        ge=1,
-        le=MOST_RANKS,
     )
     max_slots: int = option(
         "Scheduling",
@@ -337,17 +324,6 @@ class ServeSettings(ModelSettings):
     def engines_join(self) -> bool:
         """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
-
-    @cached_property
-    def rank_hosts(self) -> RankHosts | None:
-        """Return the machines of one engine's ranks, or None if each engine is on one machine. It is always
-        the same object, with its token. Raise OptionError."""
-        if not isinstance(self.engines, str) or ":" not in self.engines:
-            return None
-        # Imported here: a server whose engines are all on this machine loads nothing of it.
-        from scheduler.cluster.rank_hosts import read_rank_hosts
-
-        return read_rank_hosts(Path(self.engines.partition(":")[2]).expanduser())
 
     def engine_addresses(self) -> tuple[str, ...]:
         return tuple(between_commas(self.engine_address))

@@ -6,20 +6,17 @@ on other engines, and when the machine dials again it is loaded again.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 import trio
 
-from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
 from scheduler.errors import TooManyEngines
-from scheduler.processes.channel import Channel, EngineGone
+from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed
 from scheduler.processes.process import Exit, Session
-from scheduler.shared.messages import Follow, RankGroup
 
 _log = structlog.get_logger("cluster")
 AWAY_SECONDS = 30.0
@@ -35,87 +32,55 @@ _CLOSE_SECONDS = 1.0
 
 
 class JoinedLauncher:
-    """An EngineLauncher that starts nothing: each run uses a connection of the machine that has dialed, or
-    one of each rank's machine. The connection's end ends the engine, on both machines."""
+    """An EngineLauncher that starts nothing: each run uses a connection of the machine, whose end ends the
+    engine, on both machines."""
 
-    def __init__(self, group: RankGroup | None = None) -> None:
-        """`group`: the ranks of an engine on several machines, as its Load has them; None if the engine is on
-        one."""
-        self._group = group
-        self._ranks = 1 if group is None else group.ranks
-        self._dialed: dict[int, Dialed] = {}
-        self._complete = trio.Event()
-
-    @property
-    def machines(self) -> dict[str, str]:
-        """Return names and addresses of the machines whose connections are unused."""
-        return {dialed.host: dialed.address for dialed in self._dialed.values()}
+    def __init__(self) -> None:
+        self._dialed: Dialed | None = None
+        self._arrived = trio.Event()
 
     @property
     def waiting(self) -> bool:
-        """Return whether all machines have dialed, and their connections are unused."""
-        return len(self._dialed) == self._ranks
+        """Return whether the machine has dialed, and its connection is unused."""
+        return self._dialed is not None
 
-    def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:
-        """Keep a machine's connection for the next run. Return an older one that it replaces."""
-        older, self._dialed[rank] = self._dialed.get(rank), dialed
-        if self.waiting:
-            self._complete.set()
+    def offer(self, dialed: Dialed) -> Dialed | None:
+        """Keep the machine's connection for the next run. Return an older one that it replaces."""
+        older, self._dialed = self._dialed, dialed
+        self._arrived.set()
         return older
 
-    def withdraw(self) -> list[Dialed]:
-        """Return the unused connections."""
-        dialed = [self._dialed[rank] for rank in sorted(self._dialed)]
-        self._dialed, self._complete = {}, trio.Event()
+    def withdraw(self) -> Dialed | None:
+        """Return the unused connection."""
+        dialed, self._dialed, self._arrived = self._dialed, None, trio.Event()
         return dialed
 
     async def run(self, session: Session) -> Exit:
-        """Wait until the machines have dialed, then run the session with rank 0. The cause of an engine's end
-        is in the log of the service that keeps it alive on its machine."""
-        await self._complete.wait()
+        """Wait until the machine has dialed, then run the session. The cause of an engine's end is in the log
+        of the service that keeps it alive on its machine."""
+        await self._arrived.wait()
         dialed = self.withdraw()
-        channels = [Channel(one.stream) for one in dialed]
-        ended: list[str] = []
+        assert dialed is not None
+        channel = Channel(dialed.stream)
         try:
             async with trio.open_nursery() as nursery:
-                engine = trio.CancelScope()
-                for rank, channel in enumerate(channels[1:], 1):
-                    nursery.start_soon(self._lead, rank, dialed[rank].host, channel, engine, ended)
-                nursery.start_soon(channels[0].write_forever)
-                with engine:
-                    await session(channels[0])
+                nursery.start_soon(channel.write_forever)
+                await session(channel)
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_SECONDS):
-                for one in dialed:
-                    await trio.aclose_forcefully(one.stream)
-        return Exit(None, tuple(ended))
-
-    async def _lead(
-        self, rank: int, host: str, channel: Channel, engine: trio.CancelScope, ended: list[str]
-    ) -> None:
-        """Let a rank dial rank 0, and end the engine when the rank's link ends: rank 0 would wait for it in
-        vain."""
-        assert self._group is not None
-        channel.send_nowait(Follow(rank, self._group.control, self._group.token))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(channel.write_forever)
-            with suppress(EngineGone):
-                await channel.receive()
-            nursery.cancel_scope.cancel()
-        ended.append(f"rank {rank} on {host} has closed its link")
-        _log.error("rank_lost", rank=rank, host=host)
-        engine.cancel()
+                await trio.aclose_forcefully(dialed.stream)
+        return Exit(None, ())
 
 
 @dataclass(slots=True)
 class _Member:
-    """A machine, or those of one engine's ranks, and its engine in the pool."""
+    """A machine, and its engine in the pool."""
 
     launcher: JoinedLauncher
     engine: str
-    machines: dict[str, str]
-    """Names and addresses, as they dialed last."""
+    address: str
+    """From which it dialed last."""
     away_since: float | None = None
     """The time since which it has no connection, or None while it has one."""
     taken_since: float | None = None
@@ -139,13 +104,10 @@ class JoinedMachine:
 class JoinedEngines:
     """The machines that have joined. `run` must be running."""
 
-    def __init__(self, engines: Pool, hosts: RankHosts | None = None) -> None:
-        """`hosts`: the machines of one engine's ranks, which is then the only engine; None if each machine
-        has one."""
+    def __init__(self, engines: Pool) -> None:
         self._engines = engines
-        self._hosts = hosts
         self._members: dict[str, _Member] = {}
-        self._group: JoinedLauncher | None = None if hosts is None else JoinedLauncher(hosts.group)
+        """By the machine's name."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -161,24 +123,12 @@ class JoinedEngines:
 
     def arrived(self, dialed: Dialed) -> None:
         """Give a machine's connection to its engine, which is added to the pool if the machine is new."""
-        rank = 0
-        launcher = self._group
-        name = dialed.host
-        if self._hosts is not None and launcher is not None:
-            found = self._hosts.rank_of(dialed.host, dialed.address)
-            if found is None:
-                self._refuse(dialed, "it is none of the machines in the file of ranks")
-                return
-            rank, name = found, self._hosts.name
-        member = self._members.get(name)
-        launcher = launcher or (JoinedLauncher() if member is None else member.launcher)
-        older = launcher.offer(dialed, rank)
-        if older is not None:
+        if (member := self._members.get(dialed.host)) is None:
+            self._add(dialed)
+            return
+        member.address = dialed.address
+        if (older := member.launcher.offer(dialed)) is not None:
             self._close(older)
-        if member is not None:
-            member.machines[dialed.host] = dialed.address
-        elif launcher.waiting:
-            self._add(name, launcher)
 
     def adjust(self, now: float) -> None:
         """Remove the engines of machines that stay away, and retry failed engines whose machines have dialed
@@ -202,22 +152,20 @@ class JoinedEngines:
     def machines(self) -> tuple[JoinedMachine, ...]:
         linked = {engine.name: engine.linked for engine in self._engines}
         return tuple(
-            JoinedMachine(machine, address, linked.get(member.engine, False), member.engine)
-            for member in self._members.values()
-            for machine, address in member.machines.items()
+            JoinedMachine(machine, member.address, linked.get(member.engine, False), member.engine)
+            for machine, member in self._members.items()
         )
 
-    def _add(self, name: str, launcher: JoinedLauncher) -> None:
-        machines = launcher.machines
+    def _add(self, dialed: Dialed) -> None:
+        launcher = JoinedLauncher()
+        launcher.offer(dialed)
         try:
             engine = self._engines.add(launcher)
         except TooManyEngines as error:
-            for one in launcher.withdraw():
-                self._refuse(one, str(error))
+            self._refuse(dialed, str(error))
             return
-        for machine, address in machines.items():
-            _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
-        self._members[name] = _Member(launcher, engine.name, machines)
+        _log.info("machine_joined", machine=dialed.host, address=dialed.address, engine=engine.name)
+        self._members[dialed.host] = _Member(launcher, engine.name, dialed.address)
 
     def _retry(self, member: _Member, engine: Engine, now: float) -> None:
         if engine.ready:
@@ -240,8 +188,9 @@ class JoinedEngines:
             member.taken_since = now
         elif now - member.taken_since >= AWAY_SECONDS:
             member.taken_since = None
-            for dialed in member.launcher.withdraw():
-                self._refuse(dialed, f"another machine is {name!r}: give one of them another --name")
+            dialed = member.launcher.withdraw()
+            assert dialed is not None
+            self._refuse(dialed, f"another machine is {name!r}: give one of them another --name")
 
     def _refuse(self, dialed: Dialed, reason: str) -> None:
         _log.warning("machine_refused", machine=dialed.host, address=dialed.address, reason=reason)
@@ -252,7 +201,7 @@ class JoinedEngines:
         self._nursery.start_soon(trio.aclose_forcefully, dialed.stream)
 
     def _forget(self, name: str) -> None:
-        for dialed in self._members.pop(name).launcher.withdraw():
+        if (dialed := self._members.pop(name).launcher.withdraw()) is not None:
             self._close(dialed)
 
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from msgspec import structs
 
-from scheduler.engine.backend import Backend, started
+from scheduler.engine.backend import started
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Speculation
@@ -28,26 +28,20 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.environment import drop_compiled
 from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.ranks.follower import follow
-from scheduler.engine.ranks.group import lead
-from scheduler.shared.framing import engine_inbound
-from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Follow, Load, Loading, ToEngine
+from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
 
 def main() -> NoReturn:
     link, joined = _link()
-    inbox = Inbox(link, engine_inbound())
+    inbox = Inbox(link)
     inbox.start()
     try:
-        first = inbox.wait()
-        if isinstance(first, Follow):
-            follow(first)
-        command = _expect_load(first)
+        command = _expect_load(inbox.wait())
         try:
             if command.fingerprint:
                 inbox.send(Loading("reading the model's files, to know them by all their bytes"))
             command = located(command)
-            backend = _make_backend(command, inbox)
+            backend = make_backend(command, lambda stage: inbox.send(Loading(stage)))
             ready = structs.replace(
                 started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
             )
@@ -99,7 +93,7 @@ def _link() -> tuple[socket.socket, bool]:
     return link, True
 
 
-def _exit_with(inbox: Inbox[ToEngine], fault: Fault) -> NoReturn:
+def _exit_with(inbox: Inbox, fault: Fault) -> NoReturn:
     inbox.send(fault)
     sys.stderr.flush()
     # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
@@ -139,23 +133,7 @@ def _pace(command: Load) -> PrefillPace:
     return PrefillPace(command.prefill_chunk_tokens, target)
 
 
-def _make_backend(command: Load, inbox: Inbox[ToEngine]) -> Backend:
-    def report(stage: str) -> None:
-        inbox.send(Loading(stage))
-
-    if command.ranks is None:
-        return make_backend(command, report)
-
-    def lost(reason: str) -> NoReturn:
-        # The main thread may wait for that rank in a collective, for ever.
-        print(reason, file=sys.stderr, flush=True)
-        inbox.send_last(Fault(reason))
-        os._exit(1)
-
-    return lead(command, report, lost)
-
-
-def _run(loop: EngineLoop, inbox: Inbox[ToEngine]) -> NoReturn:
+def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
     """Run until the process ends: when the server closes the link, the inbox thread exits the process."""
     while True:
         if loop.resting:

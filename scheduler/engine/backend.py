@@ -1,8 +1,8 @@
 """The interface between the engine loop and a model: a plan in, a result out.
 
 All implementations pass the same contract tests (`tests/contracts/check_backend.py`): `mlx/backend.py`,
-`ranks/all_ranks.py` (several processes as one), and `scripted_backend.py` (tokens by arithmetic, for tests of
-everything around it); `mlx/pooling/backend.py` passes those for vectors (`check_vectors.py`).
+and `scripted_backend.py` (tokens by arithmetic, for tests of everything around it); `mlx/pooling/backend.py`
+passes those for vectors (`check_vectors.py`).
 """
 
 from __future__ import annotations
@@ -65,9 +65,6 @@ class StepResult:
     evicted_bytes: int = 0
     """Bytes that `StepPlan.evict` freed."""
     unpinned: tuple[str, ...] = ()
-    slow: tuple[tuple[int, str], ...] = field(default=(), compare=False)
-    """Rows that should end for their masks' time, by this process's clock, and why: ranks end them together,
-    by the next plan's `end`."""
     begun: Begun = field(default=(), compare=False)
     """The batches in the middle of their prefill: a step with chunks computes one of them, or begins another,
     and each of its rows has a chunk."""
@@ -168,9 +165,8 @@ class NoSuchRows(Exception):
 
 
 def check_rows(plan: StepPlan, rows: Container[int]) -> None:
-    """Raise NoSuchRows unless all that the plan releases, ends, preempts and keeps are `rows`."""
+    """Raise NoSuchRows unless all that the plan releases, preempts and keeps are `rows`."""
     named = {*plan.release, *plan.preempt}
-    named.update(request_id for request_id, _ in plan.end)
     named.update(kept.request_id for kept in plan.keep)
     if missing := {request_id for request_id in named if request_id not in rows}:
         raise NoSuchRows(missing)

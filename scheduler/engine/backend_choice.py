@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 from scheduler.engine.backend import Backend
@@ -13,22 +12,13 @@ from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import Load
 
 
-def make_backend(
-    command: Load,
-    report: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
-    number: int = 0,
-    exchange: Callable[[bytes], list[bytes]] | None = None,
-) -> Backend:
-    """Load the model. `report`: gets the stages of loading; `clock`: seconds, by which the prefix cache ages;
-    `number`, `exchange`: of this rank in an engine of several, as in `mlx/sharding/rank.py`. Raise what the
-    back end's loading raises."""
+def make_backend(command: Load, report: Callable[[str], None]) -> Backend:
+    """Load the model. `report`: gets the stages of loading. Raise what the back end's loading raises."""
     match command.backend:
         case "scripted":
             return ScriptedBackend(
                 command.scripted,
                 kv_cache_bytes=command.kv_cache_bytes,
-                clock=clock,
                 kv_cache_share=command.kv_cache_share,
                 memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
                 memory_part=command.memory_part,
@@ -41,11 +31,7 @@ def make_backend(
             with file_limits_kept(), without_tokenizers():
                 from scheduler.engine.mlx import loading as model_loading
                 from scheduler.engine.mlx.pooling import loading as pooling_loading
-                from scheduler.engine.mlx.sharding.rank import Rank
 
             if command.pooler is not None:
                 return pooling_loading.load(command, report)
-            rank = None
-            if command.ranks is not None and exchange is not None:
-                rank = Rank(number, command.ranks, exchange)
-            return model_loading.load(command, report, rank, clock)
+            return model_loading.load(command, report)

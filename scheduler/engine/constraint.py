@@ -36,16 +36,11 @@ class Constraint:
         output: Sequence[int] = (),
         clock: Callable[[], float] = time.thread_time,
         cut_by: int | None = None,
-        judged_elsewhere: bool = False,
     ) -> None:
         """`output`: the answer so far, which is consumed and not kept. `clock`: CPU seconds of this thread,
         so that a busy machine makes no mask slow. `cut_by`: a token that may be forced, also in the middle of
-        a character: the first of reasoning's end mark. `judged_elsewhere`: too many slow masks do not end the
-        answer by themselves (`too_slow`): other processes, with the same answer, measure other times."""
+        a character: the first of reasoning's end mark."""
         self.matcher = matcher
-        self._judged_elsewhere = judged_elsewhere
-        self.too_slow: str | None = None
-        """Why this answer should end because of slow masks, or None."""
         self._cut_by = cut_by
         self.timed_alone = False
         """Whether its last mask was slow, or computed together with a slow one: the next is timed by
@@ -135,9 +130,7 @@ class Constraint:
         self._slow_masks += self.timed_alone
         if self._slow_masks >= MAX_SLOW_MASKS and self.failure is None:
             limit_ms = round(1000 * SLOW_MASK_SECONDS)
-            self.too_slow = f"the grammar is too slow: {MAX_SLOW_MASKS} tokens took over {limit_ms} ms each"
-            if not self._judged_elsewhere:
-                self._end(self.too_slow)
+            self._end(f"the grammar is too slow: {MAX_SLOW_MASKS} tokens took over {limit_ms} ms each")
 
     def check(self, row: NDArray[np.int32]) -> None:
         """Fail if `row`, the mask just computed, is invalid or allows no token."""

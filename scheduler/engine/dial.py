@@ -1,5 +1,4 @@
-"""Connect to a server, or to rank 0, from another machine, and identify this one. Without trio: engines use
-it."""
+"""Connect to a server from another machine, and identify this one. Without trio: engines use it."""
 
 from __future__ import annotations
 

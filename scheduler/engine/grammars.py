@@ -32,10 +32,8 @@ class Grammars:
         tokenizer: LLTokenizer | None,
         kept: int = KEPT,
         clock: Callable[[], float] = time.thread_time,
-        judged_elsewhere: bool = False,
     ) -> None:
-        """`clock`: seconds, to time a row's masks. `judged_elsewhere`: as in Constraint."""
-        self._judged_elsewhere = judged_elsewhere
+        """`clock`: seconds, to time a row's masks."""
         self._tokenizer = tokenizer
         self._clock = clock
         self._kept = kept
@@ -80,7 +78,7 @@ class Grammars:
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
         cut_by = None if submit.thinking is None else submit.thinking.end[0]
-        return Constraint(matcher, sequence.answer(), self._clock, cut_by, self._judged_elsewhere)
+        return Constraint(matcher, sequence.answer(), self._clock, cut_by)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
         """Return a copy of a compiled matcher. Raise RequestRefused for any exception of the compilation,

@@ -17,22 +17,18 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from scheduler.shared.framing import FrameReader, encode
-from scheduler.shared.messages import Alive, Pulse
+from scheduler.shared.framing import encode, engine_inbound
+from scheduler.shared.messages import Alive, Pulse, ToEngine
 from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002
 """Twice the time that the server takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
-_LAST_SECONDS = 1.0
 SERVER_GONE = 3
 """The exit code of an engine whose server died or sent an invalid message."""
 
-
-_Incoming = TypeVar("_Incoming")
 _THREADS = Path("/proc/self/task")
 
 
@@ -50,8 +46,7 @@ def waited_seconds(threads: Path = _THREADS) -> float:
 
 
 def inherited_link(fd: int) -> socket.socket:
-    """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor
-    `fd`."""
+    """Prepare a process that the server started, and return its end of the link, descriptor `fd`."""
     # Ctrl-C reaches the whole foreground process group, but only the server decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_standard_output_clean()
@@ -68,24 +63,24 @@ def keep_standard_output_clean() -> None:
     os.dup2(sys.stderr.fileno(), reserved.fileno())
 
 
-class Inbox(Generic[_Incoming]):
+class Inbox:
     """Commands that have arrived, in order."""
 
-    def __init__(self, link: socket.socket, reader: FrameReader[_Incoming]) -> None:
+    def __init__(self, link: socket.socket) -> None:
         self._link = link
-        self._reader = reader
-        self._commands: queue.SimpleQueue[_Incoming] = queue.SimpleQueue()
+        self._reader = engine_inbound()
+        self._commands: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="inbox", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def wait(self) -> _Incoming:
+    def wait(self) -> ToEngine:
         """Return the next command, without a time limit; if the server dies, so does the process."""
         return self._commands.get()
 
-    def wait_burst(self) -> list[_Incoming]:
+    def wait_burst(self) -> list[ToEngine]:
         """Return the next command, and those that follow within 2 ms of each other.
 
         For an idle engine: agents send bursts. If the first step had one row of thirty-two, the others would
@@ -101,7 +96,7 @@ class Inbox(Generic[_Incoming]):
                 break
         return commands
 
-    def wait_briefly(self) -> list[_Incoming]:
+    def wait_briefly(self) -> list[ToEngine]:
         """Return commands that arrive within 2 ms: for an engine without rows that has background work."""
         try:
             first = self._commands.get(timeout=_SILENCE_SECONDS)
@@ -109,9 +104,9 @@ class Inbox(Generic[_Incoming]):
             return []
         return [first, *self.drain_nowait()]
 
-    def drain_nowait(self) -> list[_Incoming]:
+    def drain_nowait(self) -> list[ToEngine]:
         """Return all commands that have arrived."""
-        commands: list[_Incoming] = []
+        commands: list[ToEngine] = []
         while True:
             try:
                 commands.append(self._commands.get_nowait())
@@ -126,14 +121,6 @@ class Inbox(Generic[_Incoming]):
                 self._link.sendall(encode(message))
             except OSError:
                 os._exit(SERVER_GONE)
-
-    def send_last(self, message: WireStruct) -> None:
-        """Send a message before this process exits, from any thread. It is not sent if another thread is in
-        the middle of a message that the server does not take."""
-        if self._sending.acquire(timeout=_LAST_SECONDS):
-            self._link.settimeout(_LAST_SECONDS)
-            with suppress(OSError):
-                self._link.sendall(encode(message))
 
     def _read(self) -> None:
         try:

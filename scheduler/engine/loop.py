@@ -31,7 +31,6 @@ from scheduler.shared.messages import (
     Begun,
     Cancel,
     Counters,
-    Follow,
     Inspect,
     Inspection,
     Load,
@@ -162,7 +161,7 @@ class EngineLoop:
                     self._changes.inspect.append(command)
                 case Pulse():
                     pass  # The thread that reads the link has answered it.
-                case Load() | Follow():
+                case Load():
                     raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
@@ -294,7 +293,8 @@ class EngineLoop:
     def _hit_ends(self, sequence: EngineSequence) -> Sequence[int]:
         if self._cache is None or sequence.unscored:
             return ()
-        return self._cache.prefixes.match_ends(sequence.tokens, sequence.submit.salt, sequence.known)
+        found = self._cache.prefixes.find(sequence.known)
+        return [min(node.end, found.length) for node in found.path]
 
     def _begin(self, todo: StepPlan) -> None:
         """Report what the step computes, if the server does not know it from the last one."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from scheduler.engine.prefill_batches import NextBatch
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
 """The least progress of one row, however many share a step."""
@@ -37,7 +38,7 @@ class PrefillLimits:
     padded: bool = True
 
 
-class Chunk(WireStruct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True):
     """Compute the next `tokens` tokens of this prompt."""
 
     request_id: int

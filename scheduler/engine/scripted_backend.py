@@ -98,8 +98,6 @@ class _Row:
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
     thinking: ThinkingLimit | None
-    failure: str | None = None
-    """Why the next step ends it."""
 
 
 class ScriptedBackend:
@@ -205,8 +203,6 @@ class ScriptedBackend:
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
-        for request_id, reason in plan.end:
-            self._rows[request_id].failure = reason
         for request_id in plan.preempt:
             self._remove(request_id)
         for kept in plan.keep:
@@ -244,9 +240,7 @@ class ScriptedBackend:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
-            lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
-            )
+            lease = self._prefixes.match_and_lease(sequence.known, submit.system_tokens, submit.session)
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
         answers = digest(sequence.prompt(), sequence.submit.adapter)
@@ -260,11 +254,7 @@ class ScriptedBackend:
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
             self._prefixes.insert(
-                row.sequence.tokens[:tokens],
-                row.sequence.submit.salt,
-                lambda start, end: ScriptedRun(end - start),
-                session,
-                known=row.sequence.known,
+                row.sequence.known, lambda start, end: ScriptedRun(end - start), session, end=tokens
             )
 
     def _remove(self, request_id: int) -> None:
@@ -281,9 +271,6 @@ class ScriptedBackend:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
-        failed = [Retired(one, "grammar", row.failure) for one, row in self._rows.items() if row.failure]
-        for end in failed:
-            self._forget(end.request_id)
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
         drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
         started = {
@@ -312,7 +299,6 @@ class ScriptedBackend:
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         prompt_logprobs = [scores for scores in scored if scores is not None]
-        retired += failed
         return StepResult(
             tokens, retired, prefills, computed, len(decoding), prefill_seconds, seconds, prompt_logprobs
         )

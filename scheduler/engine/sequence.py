@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,14 +15,16 @@ from scheduler.shared.messages import PrefillOut, Submit
 from scheduler.shared.token_ids import TokenIds, common_run
 
 
-class EngineSequence(msgspec.Struct, eq=False, array_like=True, dict=True):
+@dataclass(eq=False, slots=True)
+class EngineSequence:
     """`tokens` is the only copy of its token ids in this process: prompt, then answer. Most other fields are
-    positions in it. As part of a `StepPlan` it goes to the other ranks of an engine, each of which continues
-    a record of its own."""
+    positions in it."""
 
     submit: Submit
     """The request as received, without the prompt's ids, and with its adapter in its salt."""
     tokens: TokenIds
+    known: Known[Any, Any]
+    """These tokens in the prefix cache."""
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
     another engine, they include the answer so far."""
@@ -44,7 +46,7 @@ class EngineSequence(msgspec.Struct, eq=False, array_like=True, dict=True):
     hold_refusal: str = ""
     """Why a hold that it asked for is not kept, as in Retired; empty if none was refused."""
     _answer_start: int = 0
-    _shared: dict[int, int] = msgspec.field(default_factory=dict)
+    _shared: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> EngineSequence:
@@ -54,15 +56,11 @@ class EngineSequence(msgspec.Struct, eq=False, array_like=True, dict=True):
         return cls(
             msgspec.structs.replace(submit, prompt=array("I"), salt=salt),
             tokens,
+            Known(tokens, salt),
             len(tokens),
             arrived_at=arrived_at,
             _answer_start=len(tokens) - submit.done_tokens,
         )
-
-    @cached_property
-    def known(self) -> Known[Any, Any]:
-        """Return how far its tokens are known to be in the prefix cache of this process."""
-        return Known()
 
     @property
     def request_id(self) -> int:

@@ -22,23 +22,18 @@ class MachineShare:
     cores: frozenset[int] | None = None
 
 
-def share_of(
-    number: int, engines: int, cores: Sequence[int], gpus: Sequence[str], ranks: int = 1
-) -> MachineShare:
-    """Return what engine `number` of `engines` gets, all its ranks together. An engine that was added later
-    shares with an earlier one.
+def share_of(number: int, engines: int, cores: Sequence[int], gpus: Sequence[str]) -> MachineShare:
+    """Return what engine `number` of `engines` gets. An engine that was added later shares with an earlier
+    one.
 
-    On a CPU that is a part of the cores, and as many BLAS threads, which its ranks divide; engines are not
-    pinned if there are more of them than cores. `gpus`: the cards that CUDA may use, one for each rank of
-    each engine; Metal has one for all.
+    On a CPU that is a part of the cores, and as many BLAS threads; engines are not pinned if there are more
+    of them than cores. `gpus`: the cards that CUDA may use, one for each engine; Metal has one for all.
     """
-    if engines == 1 and number == 0 and ranks == 1:
+    if engines == 1 and number == 0:
         return MachineShare()
-    own = [gpus[(number * ranks + rank) % len(gpus)] for rank in range(ranks)] if gpus else []
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(own)} if gpus else {}
+    environment = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}
     each = max(1, len(cores) // engines)
-    threads = str(max(1, each // ranks))
-    environment |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+    environment |= {"OPENBLAS_NUM_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
     if len(cores) < engines:
         return MachineShare(environment)
     start = number % engines * each

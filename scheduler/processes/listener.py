@@ -16,7 +16,6 @@ from scheduler.errors import LinkError
 from scheduler.shared.first_frame import FirstFrame
 from scheduler.shared.framing import encode
 from scheduler.shared.hello import (
-    ENGINE_ROLE,
     HelloRefused,
     HelloReply,
     check_hello,
@@ -126,7 +125,7 @@ class Listener:
             frame.take(await stream.receive_some(frame.wanted))
         hello = read_hello(frame.body)
         try:
-            check_hello(hello, self._token, ENGINE_ROLE)
+            check_hello(hello, self._token)
         except HelloRefused as refused:
             await stream.send_all(encode(HelloReply(PROTOCOL_VERSION, str(refused))))
             raise

@@ -89,7 +89,7 @@ class DiskCounters(msgspec.Struct, array_like=True, gc=False):
             "penstock_prefix_disk_errors", "Files that were damaged, foreign or missing, and failed writes."
         ),
     ] = msgspec.field(default_factory=dict)
-    """By kind (`engine/disk/disk_store.py`: ErrorKind)."""
+    """By kind (`engine/disk/disk_tier.py`: ErrorKind)."""
     hit_tokens: Annotated[
         int, counter("penstock_prefix_disk_hit_tokens", "Prompt tokens read from disk, so not computed.")
     ] = 0

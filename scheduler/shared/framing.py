@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -89,17 +89,11 @@ class FrameReader(Generic[_Incoming]):
             raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 
-def message_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return a decoder for a FrameReader of messages of this type, which may hold token ids. `kind`: a
-    WireStruct, or a union of them."""
-    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_token_ids)
-
-
 def engine_inbound() -> FrameReader[ToEngine]:
     """Return a reader for what the engine receives."""
-    return FrameReader(message_decoder(ToEngine))
+    return FrameReader(msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids))
 
 
 def server_inbound() -> FrameReader[FromEngine]:
     """Return a reader for what the server receives."""
-    return FrameReader(message_decoder(FromEngine))
+    return FrameReader(msgspec.msgpack.Decoder(FromEngine, dec_hook=_decode_token_ids))

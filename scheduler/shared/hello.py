@@ -21,11 +21,6 @@ ENGINE_ROLE = "engine"
 """The role of a connection to the server: a machine that offers its device for an engine."""
 
 
-def rank_role(rank: int) -> str:
-    """Return the role of a connection to rank 0 of an engine over several machines."""
-    return f"rank {rank}"
-
-
 class Hello(WireStruct, frozen=True, tag="hello"):
     """The dialer's first frame. These fields and their order are the same in every version, so that another
     version can be refused by name. Answered by one HelloReply, or by the end of the connection."""
@@ -52,23 +47,18 @@ class HelloRefused(Exception):
     """The dialer is not let in: a sentence for the operator."""
 
 
-class OtherProtocol(HelloRefused):
-    """The dialer has the token and speaks another version of the protocol."""
-
-
 def new_token() -> str:
     return secrets.token_hex(TOKEN_BYTES)
 
 
-def check_hello(hello: Hello, token: str, *roles: str) -> None:
-    """Raise HelloRefused unless this Hello has the token and one of the roles, and OtherProtocol if it has
-    both, but another version."""
+def check_hello(hello: Hello, token: str) -> None:
+    """Raise HelloRefused unless this Hello is an engine's, with the token and of this version."""
     # In constant time: the time that a refusal takes reveals nothing of the token.
     same = secrets.compare_digest(token.encode(), hello.token.encode())
-    if not same or hello.role not in roles:
+    if not same or hello.role != ENGINE_ROLE:
         raise HelloRefused("its token is wrong, or nobody waits for it")
     if hello.version != PROTOCOL_VERSION:
-        raise OtherProtocol(
+        raise HelloRefused(
             f"host {hello.host} speaks protocol {hello.version}, this server {PROTOCOL_VERSION}"
         )
 

@@ -25,16 +25,13 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 31
+PROTOCOL_VERSION = 32
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
 MAX_GRAMMAR_BYTES = 256 << 10
 """Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
 took the library 3 s."""
-
-
-MOST_RANKS = 64
 
 
 class ScriptedPlan(WireStruct, frozen=True):
@@ -66,37 +63,6 @@ class GrammarTokenizer(WireStruct, frozen=True):
 
     def __repr__(self) -> str:
         return f"GrammarTokenizer({len(self.json)} bytes, eos_token_ids={self.eos_token_ids})"
-
-
-class RankGroup(WireStruct, frozen=True):
-    """One engine of several `mx.distributed` ranks. The server sends the Load to rank 0 alone, and speaks
-    with it as with any engine."""
-
-    ranks: int
-    backend: Literal["ring", "jaccl", "nccl"]
-    hosts: tuple[str, ...]
-    """IP:PORT of each rank on which its neighbours in the ring reach it. Empty if all ranks are on this
-    machine, and rank 0 chooses the ports."""
-    control: str = ""
-    """IP:PORT of rank 0, which the processes of the other ranks dial; empty if rank 0 starts them."""
-    token: str = ""
-    """What a process that dials `control` must know. Never logged."""
-    devices: tuple[tuple[str, ...], ...] = ()
-    """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
-
-
-class Follow(WireStruct, frozen=True, tag="follow"):
-    """The first message to a machine that computes a rank other than 0, in place of Load. Its process
-    dials rank 0, which sends it the Load; it still ends with this link."""
-
-    rank: int
-    control: str
-    """IP:PORT of rank 0."""
-    token: str
-    """The group's token, as in RankGroup."""
-
-    def __repr__(self) -> str:
-        return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
 Float32: TypeAlias = Literal["float32", "tf32"]
@@ -139,8 +105,6 @@ class EngineConfig(WireStruct, frozen=True):
     pooler: Pooler | None = None
     """Set for an embedder or a reranker: each Submit asks for a vector, and no token is computed. None if the
     model writes tokens."""
-    ranks: RankGroup | None = None
-    """The ranks, or None if one process computes the model."""
     model: str = ""
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
@@ -342,8 +306,6 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """The least limit with which it runs, without a row; 0 if there is none."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
     """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
-    ranks: int = 1
-    """Processes that compute the model together."""
     fingerprint: str = ""
     """The fingerprint of Load: this model is loaded."""
     host: str = ""
@@ -481,5 +443,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Follow | Submit | TurnEnded | Cancel | Inspect | Pulse
+ToEngine: TypeAlias = Load | Submit | TurnEnded | Cancel | Inspect | Pulse
 FromEngine: TypeAlias = Loading | Ready | Begun | StepOutput | Inspection | Alive | Fault

@@ -191,29 +191,12 @@ def check_a_row_that_is_not_there_cannot_be_addressed(make: MakeBackend) -> None
             StepPlan(release=(1, gone)),
             StepPlan(release=(1,), preempt=(gone,)),
             StepPlan(release=(1,), keep=(Keep(gone, 1),)),
-            StepPlan(release=(1,), end=((gone, "too slow"),), decode=(1,)),
         ):
             with pytest.raises(NoSuchRows) as raised:
                 backend.execute(plan)
             assert raised.value.request_ids == {gone}
     journal.finish()
     assert journal.courses[1].tokens == expected
-
-
-def check_a_plan_ends_a_row(make: MakeBackend) -> None:
-    """With its next step, for its grammar and the plan's reason: it has no more tokens, and nobody else
-    notices."""
-    expected = alone(make(), request(1, prompt_of(9, 1), 8))
-    backend = make()
-    journal = Journal(backend)
-    stays, ends = (journal.admit(request(number, prompt_of(9, number), 8)) for number in (1, 2))
-    journal.step_until(lambda: len(ends.tokens) == 3)
-    backend.execute(StepPlan(end=((2, "too slow"),)))
-    journal.step()
-    assert ends.retired == Retired(2, "grammar", "too slow")
-    assert len(ends.tokens) == 3
-    journal.finish()
-    assert stays.tokens == expected
 
 
 def check_refusals_change_nothing(make: MakeBackend) -> None:
@@ -452,7 +435,6 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_joining_changes_nobody,
     check_removal_in_every_stage,
     check_a_row_that_is_not_there_cannot_be_addressed,
-    check_a_plan_ends_a_row,
     check_refusals_change_nothing,
     check_the_same_again_is_the_same,
     check_answers_differ,

@@ -45,11 +45,10 @@ def _files(served: Served) -> int:
 def _copy(source: Path, target: Path) -> list[Path]:
     """As `rsync -a --ignore-existing --exclude penstock-kv.lock` does; return what was copied."""
     copied = []
-    for file in sorted(source.glob("??/*.safetensors")):
-        there = target / file.relative_to(source)
+    for file in sorted(source.glob("*.safetensors")):
+        there = target / file.name
         if there.exists():
             continue
-        there.parent.mkdir(exist_ok=True)
         partial = there.with_name(f".{there.name}.Xy12")
         shutil.copyfile(file, partial)
         os.utime(partial, (0, 0))

@@ -18,7 +18,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.framing import encode, engine_inbound
-from scheduler.shared.messages import Alive, Begun, Fault, Follow, Load, Pulse, ToEngine
+from scheduler.shared.messages import Alive, Begun, Fault, Load, Pulse, ToEngine
 from tests.fakes.faulty_backend import (
     HEALTHY,
     METAL_TIMEOUT,
@@ -63,8 +63,6 @@ class LoopbackLauncher:
         self._last_stderr: tuple[str, ...] = ()
         self._returncode = 0
         self.starts = 0
-        self.followed: list[Follow] = []
-        """Ranks other than 0 that it was to compute."""
         self.loop: EngineLoop | None = None
         self.backend: Backend | None = None
 
@@ -106,9 +104,6 @@ class LoopbackLauncher:
 
     async def _live(self, shell: _Shell) -> None:
         load = (await shell.wait())[0]
-        if isinstance(load, Follow):
-            self.followed.append(load)
-            await trio.sleep_forever()
         assert isinstance(load, Load)
         try:
             self.backend = self._make_backend(load)

@@ -1,6 +1,6 @@
 """The same tokens as mlx-lm alone gives, in float32, on a real model: in one batch whose requests come one
 after another, behind cold and warm prefixes, in chunks of odd sizes, after a killed engine, over two engines,
-with a full KV cache, as three ranks (its nine heads do not divide by two), and in packed weights.
+with a full KV cache, and in packed weights.
 
 Random weights lead by wide margins or by none; this model's tokens lead as real ones do.
 """
@@ -29,7 +29,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import GenerationRequest, Sampling, TokenPrompt
 from scheduler.shared import messages
-from scheduler.shared.messages import RankGroup, Submit
+from scheduler.shared.messages import Submit
 from scheduler.shared.user_cache import user_cache_folder
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
@@ -112,7 +112,6 @@ SCENES = {
     "killed": Scene(dies=True, gap_seconds=0.0),
     "pool": Scene(engines=2),
     "full": Scene(full=True, gap_seconds=0.0),
-    "ranks": Scene({"ranks": RankGroup(3, "ring", ())}),
     "killed in odd chunks": Scene({"prefill_chunk_tokens": 37}, gap_seconds=0.0, dies=True),
     "packed": Scene({"weights_dtype": "packed"}),
 }

@@ -82,7 +82,6 @@ QUESTIONS |= {
     "Which model is unloaded for another one?": ("scheduler/fleet/residency.py", "decide"),
     "How does another machine's engine join?": ("scheduler/engine/joining.py", "join"),
     "How is a machine's token checked?": ("scheduler/shared/hello.py", "check_hello"),
-    "How do ranks stay equal?": ("scheduler/engine/ranks/all_ranks.py", "AllRanks"),
     "What differs between Metal, CUDA and a CPU?": ("scheduler/engine/mlx/device.py", "MlxDevice"),
     "What is changed of mlx-lm?": ("scheduler/engine/mlx/upstream/apply.py", "apply"),
     "How is a new model found wrong in a batch?": ("scheduler/engine/mlx/load_check.py", "check"),

@@ -40,7 +40,7 @@ RETIRED = {
     r"telling": "reporting",
     r"kinship|kin": "compatibility (of engines)",
     r"keepers?": "model loader",
-    r"gangs?": "ranks, a group",
+    r"gangs?": "a group",
     r"seats?": "slot",
     r"trunks?": "shared prefix",
     r"parent process(?:es)?|parent side": "server",

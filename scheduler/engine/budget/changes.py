@@ -1,12 +1,14 @@
-"""What a step plan changes of the memory budget, as it goes to the back end and to every rank."""
+"""What a step plan changes of the memory budget."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from scheduler.engine.device import Device
-from scheduler.shared.wire_struct import WireStruct
 
 
-class BudgetChange(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
     """What memory allows from now on; None leaves it as before."""
 
     kv_bytes: int | None = None
@@ -19,7 +21,8 @@ class BudgetChange(WireStruct, frozen=True):
     """Return freed buffers to the system."""
 
 
-class Evict(WireStruct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Evict:
     """Evict this many bytes before the model runs, and after admissions have leased what they use.
     `clear_pool`: return what that frees to the system."""
 

@@ -41,13 +41,8 @@ class Place(NamedTuple):
     @property
     def tokens_before(self) -> int:
         """Return the number of tokens whose blocks must be there for this file to be of use."""
-        match self.kind:
-            case "b":
-                return self.position - BLOCK_TOKENS
-            case "s":
-                return self.position - self.position % BLOCK_TOKENS
-            case "l":
-                return 0
+        end = self.position - BLOCK_TOKENS if self.kind == "b" else self.position
+        return 0 if self.kind == "l" else end - end % BLOCK_TOKENS
 
     @property
     def file_name(self) -> str:
@@ -97,9 +92,7 @@ class Chain:
     def block(self, end: int) -> Place:
         """Return the block whose last token is at `end` - 1; `end` is a positive multiple of BLOCK_TOKENS."""
         count, rest = divmod(end, BLOCK_TOKENS)
-        assert count > 0, "no block ends here"
-        assert rest == 0, "no block ends here"
-        assert end <= self.tokens, "the chain is shorter"
+        assert rest == 0 < count <= self.tokens // BLOCK_TOKENS, "no block ends here"
         while len(self._blocks) < count:
             before = self.key(len(self._blocks))
             start = len(self._blocks) * BLOCK_TOKENS

@@ -1,6 +1,6 @@
 """The index of the disk tier's files, in the order of their use.
 
-Host memory only: it touches no file. `disk_store.py` alone calls it, under its lock. A block names its
+Host memory only: it touches no file. `disk_tier.py` alone calls it, under its lock. A block names its
 predecessor, and that is all: one without it is never matched, so never used, and ages out. A use of a block
 is a later use of all before it, so that the end of a chain is evicted before its beginning.
 """
@@ -15,25 +15,16 @@ from itertools import takewhile
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """What a scan knows of a file without opening it."""
-
-    place: Place
-    nbytes: int
-    used: float
-    """Seconds since the epoch."""
-
-
 @dataclass(slots=True, eq=False)
 class Entry:
     """A file on disk."""
 
     place: Place
     nbytes: int
-    stamped: float = float("-inf")  # When its use was last written to the file system; the store's clock.
-    leaving: bool = False
-    """Its file is damaged or evicted: it is not matched, and deleted next."""
+    used: float = 0.0
+    """When a scan found it last used, in seconds since the epoch."""
+    stamped: float = float("-inf")
+    """When its use was last written to the file system, by the tier's clock."""
 
 
 class DiskIndex:
@@ -47,14 +38,8 @@ class DiskIndex:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, place: Place) -> bool:
-        """Return whether its file is on disk, of use or not."""
-        return place in self._entries
-
     def get(self, place: Place) -> Entry | None:
-        """Return the entry if its file is of use."""
-        entry = self._entries.get(place)
-        return None if entry is None or entry.leaving else entry
+        return self._entries.get(place)
 
     def add(self, entry: Entry) -> None:
         """Add the most recently used entry, in the place of an earlier file of its name."""
@@ -64,31 +49,22 @@ class DiskIndex:
         if entry.place.kind != "b":
             self._snapshots.setdefault(entry.place.predecessor, set()).add(entry.place)
 
-    def restore(self, found: Collection[FoundFile]) -> None:
+    def restore(self, found: Collection[Entry]) -> None:
         """Add what a scan found, in the order of its use."""
         used: dict[Key, float] = {}
-        for file in sorted(found, key=lambda file: -file.place.tokens_before):
-            # `touch` stamps only the end of a path: its time is also that of what is before it.
-            key, before = file.place.key, file.place.predecessor
-            used[key] = max(file.used, used.get(key, 0.0))
+        for entry in sorted(found, key=lambda entry: -entry.place.tokens_before):
+            # Only the end of a path is stamped: its time is also that of what is before it.
+            key, before = entry.place.key, entry.place.predecessor
+            used[key] = max(entry.used, used.get(key, 0.0))
             used[before] = max(used[key], used.get(before, 0.0))
-        for file in sorted(found, key=lambda file: (used[file.place.key], -file.place.tokens_before)):
-            self.add(Entry(file.place, file.nbytes))
+        for entry in sorted(found, key=lambda entry: (used[entry.place.key], -entry.place.tokens_before)):
+            self.add(entry)
 
     def touch(self, path: Sequence[Place]) -> None:
         """Mark a path as used now, its beginning last."""
         for place in reversed(path):
-            if self.get(place) is not None:
+            if place in self._entries:
                 self._entries.move_to_end(place)
-
-    def leave(self, entry: Entry) -> None:
-        """Match it no more, and delete it next."""
-        entry.leaving = True
-        self._entries.move_to_end(entry.place, last=False)
-
-    def postpone(self, entry: Entry) -> None:
-        """Delete all others before it."""
-        self._entries.move_to_end(entry.place)
 
     def remove(self, place: Place) -> None:
         """Forget the entry, if there is one."""
@@ -100,13 +76,12 @@ class DiskIndex:
             if not self._snapshots[place.predecessor]:
                 del self._snapshots[place.predecessor]
 
-    def oldest(self) -> Entry | None:
-        """Return the entry to delete next."""
-        return next(iter(self._entries.values()), None)
+    def oldest(self) -> Place | None:
+        return next(iter(self._entries), None)
 
     def match(self, chain: Chain, limit: int) -> int:
         """Return how many leading tokens are in the index as blocks, at most `limit`."""
-        found = takewhile(lambda block: self.get(block) is not None, chain.blocks(limit))
+        found = takewhile(self._entries.__contains__, chain.blocks(limit))
         return BLOCK_TOKENS * sum(1 for _ in found)
 
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
@@ -116,6 +91,6 @@ class DiskIndex:
         for blocks in range(reach // BLOCK_TOKENS, -1, -1):
             snapshots = self._snapshots.get(chain.key(blocks), ())
             for position in sorted({place.position for place in snapshots}, reverse=True):
-                if position <= limit and self.get(chain.snapshot(position)) is not None:
+                if position <= limit and chain.snapshot(position) in self._entries:
                     return position
         return 0

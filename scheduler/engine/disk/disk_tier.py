@@ -1,33 +1,50 @@
-"""The prefix cache's disk tier for the engine: no method waits for a disk, and none raises.
+"""The prefix cache's disk tier for the engine: files of blocks within a budget, in the order of their use.
 
-It owns two daemon threads: a writer, behind a queue that is bounded in bytes, and a reader. The engine's
-thread looks up what is on disk (host memory only), hands over what is worth keeping, already detached from
-the device, and starts readings, which it polls between steps. The content of a file is opaque here.
-`disk_store.py` handles damaged files and a full disk, `block_chain.py` names the files.
+No method waits for a disk, and none raises. The engine's thread looks up what is there (host memory only),
+hands over what is worth keeping, already detached from the device, and starts readings, which it polls
+between steps. One daemon thread works on the folder: readings first, for which requests wait; then what is to
+be written, bounded in bytes. So a reading waits for one file's write at most. What a file has is opaque here,
+and a damaged one is a counted miss.
 """
 
 from __future__ import annotations
 
-import queue
+import errno
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
-from scheduler.engine.disk.block_file import Content
+from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
 from scheduler.engine.disk.disk_folder import DiskFolder
-from scheduler.engine.disk.disk_store import DiskStore
+from scheduler.engine.disk.disk_index import DiskIndex, Entry
 from scheduler.shared.counters import DiskCounters
 
+ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
+_ERRNO_KINDS: Final[Mapping[int | None, ErrorKind]] = {
+    errno.ENOENT: "missing",
+    errno.ELOOP: "foreign",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "full"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"),
+}
 _LOOK_SECONDS = 5.0
 """Time between two looks for files that were copied into the folder."""
 _LOOK_PATIENCE_SECONDS = 1.0
 """Requests wait at most this long for a look, which takes milliseconds unless the disk is slow."""
+_STAMP_SECONDS = 60.0
+_MOST_NAMED = 10
+"""Errors of one kind that are logged; further ones are only counted."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +57,9 @@ class ReadOutcome:
     """The snapshot, if all requested blocks were found."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    blocks: tuple[Place, ...]
-    snapshot: Place | None
-    outcome: Future[ReadOutcome] = field(default_factory=Future)
-
-
 class DiskTier:
-    """One thread (the engine's) calls it; any thread may call `statistics`."""
+    """One thread (the engine's) calls it; any thread may call `statistics`. There is never more than the
+    budget in the folder, the file being written included."""
 
     def __init__(
         self,
@@ -60,30 +71,28 @@ class DiskTier:
         lone_snapshots: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Lock and scan the folder (0.3 s for 10,000 files) and evict down to the budget. `lone_snapshots`:
-        as `lone` of `Chain`.
-
-        Raise DiskTierUnavailable, with the reason in words, also if another service uses the folder.
-        """
+        """Lock the folder, look into it, and evict down to the budget. `lone_snapshots`: as `lone` of
+        `Chain`. Raise DiskTierUnavailable, or OSError."""
         self._fingerprint = fingerprint
         self._lone_snapshots = lone_snapshots
+        self._budget_bytes = budget_bytes
         self._queue_bytes = queue_bytes
-        self._folder = DiskFolder(folder)
-        self._store = DiskStore(self._folder, fingerprint, budget_bytes, clock)
-        # Guards the fields below; the writer waits on it for work, `flush` for the end of work. The store's
-        # own lock may be taken under this one, never the other way round.
-        self._changed = threading.Condition()
-        self._queue: deque[tuple[Sequence[Place], Content]] = deque()  # What to write is the end of a path.
-        self._pending: set[Place] = set()  # Queued or being written.
-        self._pending_bytes = self._dropped_writes = 0
-        self._closing = self._working = self._looking = False
         self._clock = clock
-        self._looked_at = clock()
-        self._readings: queue.SimpleQueue[_Reading | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write, name="disk writer", daemon=True)
-        self._reader = threading.Thread(target=self._read, name="disk reader", daemon=True)
-        self._writer.start()
-        self._reader.start()
+        self._folder = DiskFolder(folder)
+        self._changed = threading.Condition()  # Guards the fields below; not held during disk operations.
+        self._index = DiskIndex()
+        self._totals = DiskCounters(
+            errors=dict.fromkeys((*get_args(DamageKind), "missing", "full", "denied", "io"), 0)
+        )
+        self._urgent: deque[Callable[[], None]] = deque()  # Readings and looks.
+        self._work: deque[Callable[[], None]] = deque()
+        self._pending: set[Place] = set()  # Queued or being written.
+        self._closing = self._working = False
+        self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
+        self._looking, self._looked_at = True, clock()
+        self._look()
+        self._thread = threading.Thread(target=self._run, name="disk tier", daemon=True)
+        self._thread.start()
 
     def chain(self, tokens: Sequence[int], salt: str) -> Chain:
         """Return the keys of these tokens, which all other calls take. Computed once: keep the chain with the
@@ -93,12 +102,14 @@ class DiskTier:
     def match(self, chain: Chain, limit: int) -> int:
         """Return how many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
         Changes nothing. About 7 µs for each block found, the first time that the chain is used."""
-        return self._store.match(chain, limit)
+        with self._changed:
+            return self._index.match(chain, limit)
 
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
         """Return the deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0:
         none."""
-        return self._store.deepest_snapshot(chain, limit)
+        with self._changed:
+            return self._index.deepest_snapshot(chain, limit)
 
     def looks_again(self) -> bool:
         """Return whether the folder is being searched for files that were copied into it, which begins if it
@@ -107,15 +118,14 @@ class DiskTier:
         with self._changed:
             if not self._looking and now - self._looked_at >= _LOOK_SECONDS:
                 self._looking, self._looked_at = True, now
-                self._changed.notify_all()
+                self._add(self._urgent, self._look)
             return self._looking and now - self._looked_at < _LOOK_PATIENCE_SECONDS
 
     def touch(self, chain: Chain) -> int:
         """Mark these tokens as used, if only in memory, so that their blocks are evicted later. Return how
         many leading tokens are on disk or pending as blocks; `put_block_nowait` takes the blocks after."""
-        there = self._store.match(chain, chain.tokens)
         with self._changed:
-            if there:
+            if there := self._index.match(chain, chain.tokens):
                 self._touch(chain.path(chain.block(there)))
             while there + BLOCK_TOKENS <= chain.tokens and self._knows(chain.block(there + BLOCK_TOKENS)):
                 there += BLOCK_TOKENS
@@ -132,9 +142,8 @@ class DiskTier:
         return self._put(chain.path(chain.block(end)), content)
 
     def put_snapshot_nowait(self, chain: Chain, position: int, content: Content) -> bool:
-        """Write the state right after `position` tokens, after the blocks up to there. It must also contain
-        what layers that can be cut hold between the last block's end and `position`, or it cannot be
-        restored. Return False if it was dropped, which is counted. The bytes must not change afterwards."""
+        """Write the state right after `position` tokens, as `put_block_nowait`. It must also contain what
+        layers that can be cut hold between the last block's end and `position`, or it cannot be restored."""
         return self._put(chain.path(chain.snapshot(position)), content)
 
     def start_read(self, chain: Chain, start: int, end: int, *, snapshot: int = 0) -> Future[ReadOutcome]:
@@ -145,138 +154,227 @@ class DiskTier:
         """
         assert start % BLOCK_TOKENS == 0, "a read begins where a block does"
         ends = range(start + BLOCK_TOKENS, min(end, chain.tokens) + 1, BLOCK_TOKENS)
-        blocks = tuple(chain.block(block_end) for block_end in ends)
-        state = chain.snapshot(snapshot) if snapshot else None
-        reading = _Reading(blocks, state)
+        blocks = [chain.block(block_end) for block_end in ends]
+        # The snapshot first: without it the blocks are useless if both were requested.
+        states = [chain.snapshot(snapshot)] if snapshot else []
+        outcome = Future[ReadOutcome]()
         with self._changed:
-            for place in (*([state] if state else []), *blocks[-1:]):
+            for place in (*states, *blocks[-1:]):
                 self._touch(chain.path(place))
-        self._readings.put(reading)
-        return reading.outcome
+            self._add(self._urgent, partial(self._read, [*states, *blocks], len(states), outcome))
+        return outcome
 
     def statistics(self) -> DiskCounters:
-        found = self._store.statistics()
         with self._changed:
-            found.pending_bytes, found.dropped_writes = self._pending_bytes, self._dropped_writes
-        return found
+            files, nbytes, errors = len(self._index), self._index.nbytes, dict(self._totals.errors)
+            return msgspec.structs.replace(self._totals, files=files, nbytes=nbytes, errors=errors)
 
     def flush(self, deadline_seconds: float) -> bool:
-        """Wait until everything put is written or dropped and damaged files are deleted. Return False on
-        timeout."""
+        """Wait until everything put is written or dropped. Return False on timeout."""
         with self._changed:
-            return self._changed.wait_for(self._is_flushed, deadline_seconds)
+            return self._changed.wait_for(lambda: not (self._due or self._working), deadline_seconds)
 
     def close(self, deadline_seconds: float) -> bool:
-        """Write and read what was asked for, end both threads, and unlock the folder, for another tier of
-        this process: an engine's ends with it. Return False on timeout. Nothing may be called afterwards."""
-        self._readings.put(None)
+        """Write and read what was asked for, end the thread, and unlock the folder, for another tier of this
+        process: an engine's ends with it. Return False on timeout. Nothing may be called afterwards."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        for thread in (self._writer, self._reader):
-            thread.join(deadline_seconds)
-        return not (self._writer.is_alive() or self._reader.is_alive())
+        self._thread.join(deadline_seconds)
+        return not self._thread.is_alive()
+
+    # --- under the lock
 
     def _put(self, path: Sequence[Place], content: Content) -> bool:
-        nbytes = content.nbytes
         with self._changed:
             if self._knows(path[-1]):
                 self._touch(path)
                 return True
-            if self._pending_bytes + nbytes > self._queue_bytes or self._store.paused:
-                self._dropped_writes += 1
+            if self._totals.pending_bytes + content.nbytes > self._queue_bytes or self._paused:
+                self._totals.dropped_writes += 1
                 return False
-            self._queue.append((path, content))
             self._pending.add(path[-1])
-            self._pending_bytes += nbytes
-            self._changed.notify_all()
+            self._totals.pending_bytes += content.nbytes
+            self._add(self._work, partial(self._write, path, content))
             return True
 
     def _knows(self, place: Place) -> bool:
-        return place in self._pending or self._store.holds(place)
+        return place in self._pending or self._index.get(place) is not None
 
     def _touch(self, path: Sequence[Place]) -> None:
-        self._store.touch(path)
-        if self._store.untidy:
-            self._changed.notify_all()
+        """Mark a path as used now: also on disk, for its end, once a minute."""
+        self._index.touch(path)
+        entry, now = self._index.get(path[-1]), self._clock()
+        if entry is not None and now - entry.stamped >= _STAMP_SECONDS:
+            entry.stamped = now
+            self._add(self._work, partial(self._folder.stamp, entry.place))
 
-    def _is_flushed(self) -> bool:
-        return not (self._queue or self._working or self._looking or self._store.untidy)
+    def _add(self, queue: deque[Callable[[], None]], work: Callable[[], None]) -> None:
+        queue.append(work)
+        self._changed.notify_all()
 
-    def _write(self) -> None:
-        """The writer's thread."""
-        while self._wait_for_work():
-            self._store.tidy()
-            self._look()
-            self._save_next()
+    @property
+    def _due(self) -> deque[Callable[[], None]]:
+        return self._urgent or self._work
+
+    @property
+    def _paused(self) -> bool:
+        """Return whether writes are paused after a disk error."""
+        return self._clock() < self._resume_at
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while self._run_next():
+            pass
         self._folder.release()
 
-    def _wait_for_work(self) -> bool:
-        """Wait for work. Return False when the tier is closed and no work is left."""
+    def _run_next(self) -> bool:
+        """A function of its own, so that no local of the waiting thread keeps bytes alive."""
         with self._changed:
             self._working = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closing or not self._is_flushed())
-            self._working = not self._is_flushed()
-            return self._working
-
-    def _look(self) -> None:
-        if not self._looking:
-            return
+            self._changed.wait_for(lambda: self._due or self._closing)
+            if not self._due:
+                return False
+            self._working, work = True, self._due.popleft()
         try:
-            self._store.look_again()
-        except Exception as error:  # Not an OSError: the thread must survive it, too.
-            self._store.fail(error)
-        with self._changed:
-            self._looking = False
-
-    def _save_next(self) -> None:
-        """A function of its own, so that no local of the waiting thread keeps the bytes alive."""
-        with self._changed:
-            if not self._queue:
-                return
-            path, content = self._queue.popleft()
-        kept = False
-        try:
-            kept = self._store.save(path, content)
-        except Exception as error:  # Not an OSError: the thread must survive it, too.
-            self._store.fail(error)
-        with self._changed:
-            self._pending.remove(path[-1])
-            self._pending_bytes -= content.nbytes
-            self._dropped_writes += not kept
-
-    def _read(self) -> None:
-        """The reader's thread."""
-        while self._read_next():
-            pass
-
-    def _read_next(self) -> bool:
-        """A function of its own, so that no local of the waiting thread keeps the bytes alive."""
-        reading = self._readings.get()
-        if reading is None:
-            return False
-        outcome = ReadOutcome()
-        try:
-            outcome = self._perform(reading)
-        except Exception as error:  # Out of memory, for example: the reading must still end.
-            self._store.fail(error)
-        with self._changed:
-            self._changed.notify_all()  # The writer may have something to delete.
-        with suppress(InvalidStateError):  # It was cancelled.
-            reading.outcome.set_result(outcome)
+            work()
+        except OSError as error:
+            self._report(error)
+        except Exception as error:  # Out of memory, for example: the thread must survive it.
+            self._count("io", f"{type(error).__name__}: {error}")
         return True
 
-    def _perform(self, reading: _Reading) -> ReadOutcome:
-        """Read the snapshot first: without it the blocks are useless if both were requested."""
-        contents: list[Content] = []
-        for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
-            if reading.outcome.cancelled():
-                break
-            if (content := self._store.load(place)) is None:
-                break
-            contents.append(content)
-        if reading.snapshot is None:
-            return ReadOutcome(tuple(contents))
-        whole = len(contents) == 1 + len(reading.blocks)
-        return ReadOutcome(tuple(contents[1:]), contents[0] if whole else None)
+    def _look(self) -> None:
+        """Take in what has come into the folder since the last look, and evict down to the budget."""
+        try:
+            found = list(self._folder.look(self._report))
+            with self._changed:
+                self._index.restore([one for one in found if self._index.get(one.place) is None])
+            self._shrink(self._budget_bytes)
+        finally:
+            with self._changed:
+                self._looking = False
+
+    def _read(self, places: Sequence[Place], states: int, outcome: Future[ReadOutcome]) -> None:
+        """Read these files, of which the first `states` are snapshots, up to the first that is lost."""
+        found = ReadOutcome()
+        try:
+            contents: list[Content] = []
+            for place in places:
+                if outcome.cancelled() or (content := self._loaded(place)) is None:
+                    break
+                contents.append(content)
+            whole = states and len(contents) == len(places)
+            found = ReadOutcome(tuple(contents[states:]), contents[0] if whole else None)
+        finally:
+            with suppress(InvalidStateError):  # It was cancelled.
+                outcome.set_result(found)
+
+    def _loaded(self, place: Place) -> Content | None:
+        """Return the verified content; None is a miss. A damaged or missing file is matched no more."""
+        with self._changed:
+            entry = self._index.get(place)
+        if entry is None:
+            return None
+        try:
+            content = decode(self._folder.read(place, entry.nbytes), place, self._fingerprint)
+        except Damage as damage:
+            self._count(damage.kind, f"{place.file_name} is damaged")
+        except OSError as error:
+            self._report(error)
+        else:
+            with self._changed:
+                self._totals.reads += 1
+                self._totals.read_bytes += entry.nbytes
+            return content
+        if not self._delete(place):
+            with self._changed:
+                self._index.remove(place)
+                self._budget_bytes -= entry.nbytes  # It stays, until the next start.
+        return None
+
+    def _write(self, path: Sequence[Place], content: Content) -> None:
+        kept = False
+        try:
+            kept = self._saved(path, content)
+        finally:
+            with self._changed:
+                self._pending.remove(path[-1])
+                self._totals.pending_bytes -= content.nbytes
+                self._totals.dropped_writes += not kept
+
+    def _saved(self, path: Sequence[Place], content: Content) -> bool:
+        """Write the file at the end of a path. Return False if the one before it is gone, if there is no room
+        beside the path, or after a disk error."""
+        *before, place = path
+        parts = encode(content, place, self._fingerprint)
+        nbytes = sum(len(part) for part in parts)
+        with self._changed:
+            stands = all(self._index.get(one) is not None for one in before[-1:])
+            if self._paused or nbytes > self._budget_bytes or not stands:
+                return False
+            self._index.touch(before)  # So that everything else is evicted before it.
+        if not self._shrink(self._budget_bytes - nbytes, before[-1:]):
+            return False
+        try:
+            self._folder.write(place, parts)
+        except OSError as error:
+            self._back_off(error)
+            if _kind_of(error) == "full":  # By other files, whatever our budget is: a cache makes room.
+                self._shrink(self._index.nbytes - nbytes)
+            return False
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        with self._changed:
+            self._totals.writes += 1
+            self._totals.write_bytes += nbytes
+            self._index.add(Entry(place, nbytes, stamped=self._clock()))
+            self._index.touch(path)
+        return True
+
+    def _shrink(self, to_bytes: int, kept: Sequence[Place] = ()) -> bool:
+        """Evict down to these bytes. Return False if only what is kept, and newer, is left."""
+        while True:
+            with self._changed:
+                victim = self._index.oldest()
+                if self._index.nbytes <= to_bytes or victim is None:
+                    return self._index.nbytes <= to_bytes
+                if victim in kept:
+                    return False
+                self._index.touch([victim])  # If it cannot be deleted, all others go before it.
+            if not self._delete(victim):
+                return False
+            self._totals.evicted_files += 1
+
+    def _delete(self, place: Place) -> bool:
+        """Delete a file. Return whether its bytes are free."""
+        try:
+            self._folder.delete(place)
+        except OSError as error:
+            self._back_off(error)
+            return False
+        with self._changed:
+            self._index.remove(place)
+        return True
+
+    def _back_off(self, error: OSError) -> None:
+        """Count an error and pause writes: exponential backoff."""
+        self._report(error)
+        self._resume_at = self._clock() + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def _report(self, error: OSError) -> None:
+        self._count(_kind_of(error), str(error))
+
+    def _count(self, kind: ErrorKind, why: str) -> None:
+        with self._changed:
+            self._totals.errors[kind] += 1
+            count = self._totals.errors[kind]
+        if count <= _MOST_NAMED:
+            last = " (further errors of this kind are only counted)" if count == _MOST_NAMED else ""
+            print(f"disk tier: {kind}: {why}{last}", file=sys.stderr)
+
+
+def _kind_of(error: OSError) -> ErrorKind:
+    return _ERRNO_KINDS.get(error.errno, "io")

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
+import msgspec
+
 from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source, common
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.counters import DraftCounters
-from scheduler.shared.wire_struct import WireStruct
 
 LEAST_GAIN = 1.05
 """A step with drafts must be expected to give this many times the tokens a second."""
@@ -30,7 +31,7 @@ DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
 NO_DRAFTS: DraftTokens = MappingProxyType({})
 
 
-class Draft(WireStruct, frozen=True):
+class Draft(msgspec.Struct, frozen=True):
     """Verify `tokens` as the next ones of this row."""
 
     request_id: int

@@ -6,7 +6,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -48,10 +48,8 @@ from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import (
-    AdapterSource,
     DiskCounters,
     Load,
     PrefillOut,
@@ -68,7 +66,6 @@ from scheduler.shared.token_ids import largest
 _ALL = Batching()
 
 
-_NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
 """Bound on the logits, in float32, of a step's chunks if log-probabilities of a prompt are asked for: 110
 positions of a vocabulary of 150,000. Chunks without them have none, because logits that are not read are not
@@ -85,7 +82,6 @@ class MlxBackend:
         self,
         loaded: LoadedModel,
         load: Load,
-        clock: Callable[[], float] = time.monotonic,
         tier: DiskTier | Future[DiskTier | None] | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
@@ -102,7 +98,7 @@ class MlxBackend:
         self._needs_state = layout.needs_state
         self._prefixes = None
         if batching.prefixes:
-            self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
+            self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes)
         cost = group_cost_tokens if self._prefixes is not None and batching.in_place else None
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, cost)
@@ -119,7 +115,7 @@ class MlxBackend:
             padded=batching.padded,
         )
         self._adapters = Adapters(model, batched=batching.batched)
-        self._refused_adapters = loaded_adapters(load.adapters, self._load_adapter)
+        self._refused_adapters = loaded_adapters(load.adapters, self._adapters.load)
         self._batch = (
             Batch(model, load.max_slots, layout, self._adapters)
             if batching.batched
@@ -181,8 +177,6 @@ class MlxBackend:
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
         for request_id in plan.forget:
             self._forget(request_id)
-        for request_id, reason in plan.end:
-            self._batch.rows[request_id].sampling.over_limit = reason
         if plan.saving is not None:
             self._regrouping |= plan.saving and not self._rows.saving
             self._rows.saving = plan.saving
@@ -204,7 +198,6 @@ class MlxBackend:
             freed_bytes=freed,
             evicted_bytes=evicted,
             unpinned=unpinned,
-            slow=self._slow() if self._description.ranks > 1 else (),
             begun=self._batch.begun,
             has_pending=self._batch.has_pending,
             forced=self._forced() if plan.foresee else NO_DRAFTS,
@@ -217,11 +210,6 @@ class MlxBackend:
         if not plan.computes or not self._batch.rows:
             return StepResult(kv_bytes=self._batch.nbytes)
         return self._step(plan)
-
-    def _load_adapter(self, source: AdapterSource) -> None:
-        if self._description.ranks > 1:
-            raise AdapterRefused(_NO_RANKED_ADAPTERS)
-        self._adapters.load(source)
 
     def _admitted(self, plan: StepPlan) -> tuple[tuple[int, str], ...]:
         """Add the plan's rows. Return those that are refused, and why."""
@@ -307,10 +295,9 @@ class MlxBackend:
             self._put(row, tokens, self._batch.layers_of(row), tokens == computed, session_end)
 
     def _put(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
-        kept = row.sequence.tokens[:tokens]
-        self._rows.keep(row, kept, layers, whole, session_end)
+        self._rows.keep(row, tokens, layers, whole, session_end)
         if whole and (disk := self._disk) is not None:
-            disk.note(kept, row.sequence.submit.salt)
+            disk.note(row.sequence.tokens[:tokens], row.sequence.submit.salt)
 
     def _regroup(self) -> None:
         """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
@@ -318,15 +305,6 @@ class MlxBackend:
         self._regrouping = False
         rows = list(self._batch.rows.values())
         self._batch.rebase(self._rows.regroup(rows))
-
-    def _slow(self) -> tuple[tuple[int, str], ...]:
-        """Return the rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
-        constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
-        return tuple(
-            (number, one.too_slow)
-            for number, one in constraints.items()
-            if one is not None and one.too_slow is not None and one.failure is None
-        )
 
     def _forced(self) -> DraftTokens:
         """Return what rows' grammars force next, where it is two tokens or more."""
@@ -445,7 +423,7 @@ class MlxBackend:
 
 
 def _prefix_cache(
-    layout: CacheLayout, limit: MemoryLimit, row_bytes: RowBytes, clock: Callable[[], float]
+    layout: CacheLayout, limit: MemoryLimit, row_bytes: RowBytes
 ) -> PrefixCache[KvSegment, RowState] | None:
     if limit.kv_bytes == 0:
         return None
@@ -455,4 +433,4 @@ def _prefix_cache(
     if (most := device().traits.most_buffers) is not None:
         # The other half is for the rows, the weights and a step's graph.
         buffers = BufferBound(most // 2, *layout.arrays)
-    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, time.monotonic, buffers=buffers)

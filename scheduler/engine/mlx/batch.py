@@ -316,7 +316,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             [
                 (row, _Drawn(place, token, logprobs, row.end_with(token)))
                 for place, (row, token, logprobs) in enumerate(places)
-                if (row.sampling.token_failure if drawn_ahead else row.sampling.failure_reason) is None
+                if (row.sampling.failure if drawn_ahead else row.sampling.failure_reason) is None
             ]
         )
 

@@ -32,8 +32,6 @@ _MOST_BYTES = 512 << 20
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
 """Seconds within which more rounds than the least are made."""
-FIXED_ROUNDS = 9
-"""Rounds where several ranks make the same model calls, whatever their clocks say."""
 _LEAST_COST, _MOST_COST = 64, 8192
 _AGREEMENT = 2.0
 """How many times the lesser of two measurements the other may be. On a busy machine they differ by more, and
@@ -54,19 +52,18 @@ def group_cost_tokens(
     model: Any,
     held: RowBytes,
     clock: Callable[[], float] = time.perf_counter,
-    rounds: int | None = None,
     packing: Packing | None = None,
 ) -> int | None:
     """Return the cost of a group, within 64 to 8,192 tokens, or None where it cannot be measured: no layer
     can be shared, rows are too large, the model raises, copies of a long run cost nothing, or two
-    measurements disagree. Without `rounds`, there are 5 to 17, as time allows."""
+    measurements disagree."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))
     if tokens < _LEAST_LONG_TOKENS:
         return None
     try:
-        return agreed_cost(step_times(model, tokens, clock, rounds, packing), tokens)
+        return agreed_cost(step_times(model, tokens, clock, packing), tokens)
     except Exception as error:  # Models raise many types for a cache that they do not expect.
         if is_device_error(error):
             raise
@@ -94,7 +91,6 @@ def step_times(
     model: Any,
     tokens: int,
     clock: Callable[[], float] = time.perf_counter,
-    rounds: int | None = None,
     packing: Packing | None = None,
 ) -> tuple[Times, Times]:
     """Time steps in turn, in two measurements that alternate. The fastest of each counts, for other work on
@@ -109,8 +105,8 @@ def step_times(
     ]
     seconds: list[list[float]] = [[] for _ in steps]
     begun = clock()
-    for done in range(rounds or _MOST_ROUNDS):
-        if rounds is None and done >= _LEAST_ROUNDS and clock() - begun > _SECONDS:
+    for done in range(_MOST_ROUNDS):
+        if done >= _LEAST_ROUNDS and clock() - begun > _SECONDS:
             break
         for own, step in zip(seconds, steps, strict=True):
             started = clock()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.engine.mlx.load_check import Verdict
+from scheduler.engine.mlx.batching import Batching
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class StoredVerdict:
     """What an earlier load found. `group_cost_tokens` is None if nothing could be measured
     (`group_cost.py`)."""
 
-    verdict: Verdict
+    batching: Batching
     group_cost_tokens: int | None = None
 
 

@@ -41,11 +41,11 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.kv.cache_layout import alone
 from scheduler.engine.mlx.packed import Packing
-from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
+from scheduler.engine.mlx.sharing_check import computes_in_float32, shares_in_place
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.device_errors import is_device_error
-from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
+from scheduler.shared.messages import LogprobsOut, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.token_ids import compact
 
 CHECK_ROWS = 5
@@ -80,36 +80,17 @@ class _Differs(Exception):
     """A batch does not give what the model gives alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`reasons`: why each fallback is needed, in words, in the order in which they were found."""
-
-    batching: Batching
-    reasons: tuple[str, ...] = ()
-
-
 def check(
     model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True, packing: Packing | None = None
-) -> Verdict:
+) -> Batching:
     """Return the fullest batching that is right for this model. Without `prefixes` there is no prefix cache
     to check. `packing`: into what keys and values are packed.
 
     Raise ModelUnusable.
     """
-    sharing = sharing_fault(model) if prefixes else None
-    wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
     check = _Check(model, vocabulary, make, packing)
-    return check.drafts(check.verdict(Verdict(wanted, () if sharing is None else (sharing,))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    reason: str
-    raised: bool
-    """Whether the model raised; otherwise it differs."""
-
-    def __str__(self) -> str:
-        return self.reason
+    wanted = Batching(in_place=prefixes and shares_in_place(model), prefixes=prefixes)
+    return check.drafts(check.batching(wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +146,8 @@ class _Check:
         self._packing = packing
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
-        self._faults: dict[Batching, _Fault | None] = {}
+        self._right: dict[Batching, bool] = {}
+        self._raised: dict[Batching, str] = {}
         self._rounding = 0.0
         """What one row at a time differs by, once it has been played."""
         self._answers: dict[Batching, _Answers] = {}
@@ -173,65 +155,48 @@ class _Check:
         # Numbers that differ by a last bit may be packed into different codes.
         self._exact = computes_in_float32(model) and packing is None
 
-    def verdict(self, wanted: Verdict) -> Verdict:
+    def batching(self, wanted: Batching) -> Batching:
         """Return `wanted`, with the fallbacks that the model needs."""
-        if self._fault(wanted.batching) is None:
-            return wanted
-        return self._prefixes(self._rows(wanted))
+        return wanted if self._is_right(wanted) else self._prefixes(self._rows(wanted))
 
-    def drafts(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, without drafts if they change what rows get."""
-        batching = verdict.batching
+    def drafts(self, batching: Batching) -> Batching:
+        """Return the batching, without drafts if they change what rows get: a step with drafts is padded, as
+        chunks of unequal lengths are."""
         if not batching.drafts or not self._make(batching).facts.verifies:
-            return verdict
-        if not batching.padded:
-            reason = "a step with drafts is padded, as chunks of unequal lengths are"
-        elif (known := self._answers.get(batching)) is None:
-            reason = "no run without drafts to compare with"
-        elif (fault := self._played(batching, known)) is None:
-            return verdict
-        else:
-            reason = f"with drafts: {fault}"
-        return replace(verdict, batching=replace(batching, drafts=False), reasons=(*verdict.reasons, reason))
+            return batching
+        known = self._answers.get(batching)
+        right = batching.padded and known is not None and self._plays(batching, known)
+        return batching if right else replace(batching, drafts=False)
 
-    def _rows(self, verdict: Verdict) -> Verdict:
-        without = replace(verdict.batching, prefixes=False, in_place=False)
-        for fallback, tried in (
-            (verdict.batching, without),
-            (replace(verdict.batching, padded=False), replace(without, padded=False)),
-            (ONE_ROW, ONE_ROW),
-        ):
-            if (fault := self._fault(tried)) is None:
-                return replace(verdict, batching=fallback)
-            verdict = replace(verdict, reasons=(*verdict.reasons, str(fault)))
-            if fault.raised and not tried.batched:
-                raise ModelUnusable(str(fault))
-        return replace(verdict, batching=ONE_ROW)
+    def _rows(self, wanted: Batching) -> Batching:
+        """Return `wanted`, with chunks of one length or one row at a time where it needs that without
+        prefixes as well."""
+        for tried in (wanted, replace(wanted, padded=False)):
+            if self._is_right(replace(tried, prefixes=False, in_place=False)):
+                return tried
+        if not self._is_right(ONE_ROW) and ONE_ROW in self._raised:
+            raise ModelUnusable(self._raised[ONE_ROW])
+        return ONE_ROW
 
-    def _prefixes(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, with less of the prefix cache if need be."""
-        known = verdict.batching
+    def _prefixes(self, known: Batching) -> Batching:
+        """Return the batching, with less of the prefix cache if need be."""
         if not (known.batched and known.prefixes):
-            return verdict
+            return known
         ladder = [known, replace(known, in_place=False)] if known.in_place else [known]
         if known.padded:
             # What padding leaves in a short state may show only behind it, in 16 bits (nemotron_h).
             ladder += [replace(each, padded=False) for each in ladder]
-        for tried in ladder:
-            if (fault := self._fault(tried)) is None:
-                return replace(verdict, batching=tried)
-            verdict = replace(verdict, reasons=(*verdict.reasons, str(fault)))
-        return replace(verdict, batching=replace(known, in_place=False, prefixes=False))
+        without = replace(known, in_place=False, prefixes=False)
+        return next((tried for tried in ladder if self._is_right(tried)), without)
 
-    def _fault(self, batching: Batching) -> _Fault | None:
-        """Return why the scene failed, or None if it did not."""
-        if batching not in self._faults:
-            self._faults[batching] = self._played(batching)
-        return self._faults[batching]
+    def _is_right(self, batching: Batching) -> bool:
+        if batching not in self._right:
+            self._right[batching] = self._plays(batching)
+        return self._right[batching]
 
-    def _played(self, batching: Batching, known: _Answers | None = None) -> _Fault | None:
-        """Play the scene, and return its fault, or None. `known`: the answers of a run without drafts; with
-        them the scene is played with drafts."""
+    def _plays(self, batching: Batching, known: _Answers | None = None) -> bool:
+        """Play the scene. Return whether all have what they have alone. `known`: the answers of a run without
+        drafts; with them the scene is played with drafts."""
         try:
             run = _Run(self._make(batching), None if known is None else _Guesses(known))
             self._scene(run)
@@ -243,15 +208,14 @@ class _Check:
             )
             if batching == ONE_ROW and math.isfinite(worst):
                 self._rounding = worst
-            if not self._tolerated(worst, batching):
-                raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
-        except _Differs as differs:
-            return _Fault(str(differs), raised=False)
+            return self._tolerated(worst, batching)
+        except _Differs:
+            return False
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
             if is_device_error(error):
                 raise  # It says nothing of the model, and a verdict is kept.
-            return _Fault(f"{type(error).__name__}: {error}", raised=True)
-        return None
+            self._raised[batching] = f"{type(error).__name__}: {error}"
+            return False
 
     def _scene(self, run: _Run) -> None:
         prefix = self._prompt(_PREFIX_TOKENS, 4)
@@ -285,7 +249,7 @@ class _Check:
         if self._exact:
             return difference <= _TOLERANCE
         if difference > _TOLERANCE_16_BIT and batching != ONE_ROW:
-            self._fault(ONE_ROW)  # It measures the model's rounding.
+            self._is_right(ONE_ROW)  # It measures the model's rounding.
             return difference <= _TOLERANCE_16_BIT + self._rounding
         return difference <= _TOLERANCE_16_BIT
 
@@ -370,7 +334,7 @@ class _Run:
             if done():
                 return
             self._iterate([])
-        raise _Differs("requests do not end")
+        raise _Differs
 
     def ended(self) -> bool:
         return self._loop.idle
@@ -380,15 +344,10 @@ class _Run:
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 self.answers[token.request_id].append(token)
-            for retired in frame.retired:
-                _expect_length(retired)
+            if any(retired.reason != "length" for retired in frame.retired):
+                raise _Differs
 
 
 def _logprobs(token: TokenOut) -> LogprobsOut:
     assert token.logprobs is not None
     return token.logprobs
-
-
-def _expect_length(retired: Retired) -> None:
-    if retired.reason != "length":
-        raise _Differs(f"a request ended with {retired.reason!r}: {retired.detail}")

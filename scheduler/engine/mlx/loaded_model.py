@@ -19,7 +19,7 @@ class LoadedModel:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit | None = None
-    """The limit that was decided at load; with several ranks, that of the one with the least room."""
+    """The limit that was decided at load."""
     config: dict[str, Any] = field(default_factory=dict)
     """Its `config.json`."""
 

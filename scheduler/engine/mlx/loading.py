@@ -10,11 +10,9 @@ import os
 import platform
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model
 
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.device import Readings, SystemMemory
+from scheduler.engine.device import Readings
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
@@ -36,25 +34,22 @@ from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.folder_model import read_model
-from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
+from scheduler.engine.mlx.group_cost import group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
-from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, check
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
-from scheduler.engine.mlx.sharding.group_forming import form_group
-from scheduler.engine.mlx.sharding.rank import Rank
-from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.mlx.upstream.saved_tensors import REREAD
 from scheduler.engine.row_sharing import bounded_cost
+from scheduler.engine.scripted_backend import ScriptedDevice
 from scheduler.shared.adapter_files import weights_bytes
 from scheduler.shared.folder.reading import read_folder
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
-    DeviceMemory,
     GrammarTokenizer,
     KvCacheDtype,
     Load,
@@ -88,33 +83,20 @@ def load_weights(
     command: Load,
     report: Callable[[str], None],
     read: Callable[[Load], tuple[Any, dict[str, Any]]] = read,
-    rank: Rank | None = None,
 ) -> LoadedModel:
-    """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
-    Raise what `load` does."""
+    """Load the model of `command`, run one token through it, and describe it. Raise what `load` does."""
     apply()
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
     if has_float32_weights(model):
         keep_float32(os.environ)
-    if rank is not None:
-        way = way_of(model, rank.group.ranks, rank.group.backend)
-        rank.compare(_facts(model, config))
-        report("joining the ranks")
-        split(model, form_group(rank.group, rank.number), way)
-        command = msgspec.structs.replace(command, sharers=command.sharers * rank.on_this_machine)
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)
-    if rank is not None:
-        limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
     device().limit_scores(limit.score_bytes)
-    _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
+    _evaluate(_arrays(model), report)
     device().wire(command.wired, limit.limit_bytes)
-    if rank is not None:
-        report("waiting for the other ranks")
-        rank.wait()
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
@@ -133,36 +115,26 @@ def load_weights(
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes,
         memory_whole_bytes=limit.whole_bytes,
-        ranks=1 if rank is None else rank.group.ranks,
         float32=device().float32,
     )
-    if rank is not None:
-        rank.compare({"cache": str(held)})
     return LoadedModel(model, description, held, limit, config)
 
 
-def load(
-    command: Load,
-    report: Callable[[str], None],
-    rank: Rank | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it. `rank`: this process's place in
-    an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
-    ages, in seconds.
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it.
 
-    Raise mlx-lm's error for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
+    Raise mlx-lm's error for a folder that is not a model it knows, and ModelUnusable.
     """
     read = _fingerprinting(command)
-    loaded = load_weights(command, report, rank=rank)
+    loaded = load_weights(command, report)
     description, limit = loaded.description, loaded.memory_limit(command)
     report("checking the batch")
-    kept = _verdict(loaded, command, rank)
+    kept = _verdict(loaded, command)
     device().free_buffers()
     tier = None if read is None else _disk_tier(command, loaded.model, description, read, report)
     report("reading the tokenizer")
-    grammars = _grammars(command.tokenizer, description.vocabulary, loaded.config, alone=rank is None)
-    batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
+    grammars = _grammars(command.tokenizer, description.vocabulary, loaded.config)
+    batching, kv_bytes = kept.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     held = loaded.row_bytes
     if not batching.batched and description.kv_cache_dtype != "auto":
@@ -174,7 +146,6 @@ def load(
     return MlxBackend(
         replace(loaded, description=description, row_bytes=held),
         command,
-        clock,
         tier,
         group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
@@ -200,36 +171,24 @@ def _used_cache(model: Any) -> list[Any]:
     return cache
 
 
-def _verdict(loaded: LoadedModel, command: Load, rank: Rank | None = None) -> StoredVerdict:
-    """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
-    less is printed to stderr."""
+def _verdict(loaded: LoadedModel, command: Load) -> StoredVerdict:
+    """Return how much of the batch is right for this model, and what a shared group costs it. Less than all
+    is printed to stderr."""
     if command.load_check == "off":
-        return StoredVerdict(Verdict(Batching()))
+        return StoredVerdict(Batching())
     model, description, held = loaded.model, loaded.description, loaded.row_bytes
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
     key = _verdict_key(model, loaded.config, command, description)
     kept = None if folder is None else folder.read(key)
-    if rank is not None:
-        # A check is model calls, which all ranks make, or none.
-        kept = rank.decided(kept, StoredVerdict | None)
     if kept is None:
-        verdict = _checked(loaded, command)
+        batching = _checked(loaded, command)
         cost, packing = None, PACKINGS[description.kv_cache_dtype]
-        if verdict.batching.in_place:
-            cost = (
-                group_cost_tokens(model, held, packing=packing)
-                if rank is None
-                else group_cost_tokens(model, held, rounds=FIXED_ROUNDS, packing=packing)
-            )
-        kept = StoredVerdict(verdict, cost)
-        if rank is not None:
-            kept = rank.decided(kept, StoredVerdict)
+        if batching.in_place:
+            cost = group_cost_tokens(model, held, packing=packing)
+        kept = StoredVerdict(batching, cost)
         if folder is not None:
             folder.write(key, kept)
-    verdict = kept.verdict
-    for reason in verdict.reasons:
-        print(f"a check at load failed: {reason}", file=sys.stderr)
-    if fallbacks := verdict.batching.fallbacks:
+    if fallbacks := kept.batching.fallbacks:
         print(f"the model runs with {' and '.join(fallbacks)}", file=sys.stderr)
     return kept
 
@@ -237,11 +196,10 @@ def _verdict(loaded: LoadedModel, command: Load, rank: Rank | None = None) -> St
 def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:
     software = (version(name) for name in ("penstock", "mlx", "mlx-lm"))
     with_prefixes = str(command.kv_cache_bytes != 0)
-    ranks = () if description.ranks == 1 else (f"{description.ranks} ranks",)
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
-        *(*ranks, *_system_parts(), "drafts", "own rounding", *_packing(description.kv_cache_dtype)),
+        *(*_system_parts(), "drafts", "own rounding", *_packing(description.kv_cache_dtype)),
         *_rounding(description.weights_dtype),
     )
 
@@ -264,30 +222,16 @@ def _system_parts() -> tuple[str, ...]:
 _BOUNDLESS_BYTES = 1 << 50
 
 
-class _NoReadings:
-    def memory(self) -> DeviceMemory:
-        return DeviceMemory()
-
-    def system(self) -> SystemMemory:
-        return SystemMemory()
-
-    def restart_peak(self, host: bool = False) -> None:
-        """Do nothing: nothing is measured."""
-
-    def transient_bytes(self) -> int:
-        return 0
-
-
 class _Boundless(MlxBackend):
-    """The back end of the check. What it computes does not depend on the memory that is left: each rank reads
-    its own, and all of them must make the same model calls."""
+    """The back end of the check. What it computes does not depend on the memory that is left: its verdict is
+    kept."""
 
     @property
     def device(self) -> Readings:
-        return _NoReadings()
+        return ScriptedDevice(lambda: 0)
 
 
-def _checked(loaded: LoadedModel, command: Load) -> Verdict:
+def _checked(loaded: LoadedModel, command: Load) -> Batching:
     probe = msgspec.structs.replace(
         command, max_slots=CHECK_ROWS, prefill_rows=CHECK_ROWS, prefill_chunk_tokens=CHECK_CHUNK_TOKENS
     )
@@ -301,16 +245,13 @@ def _checked(loaded: LoadedModel, command: Load) -> Verdict:
     return check(loaded.model, description.vocabulary, make, prefixes=prefixes, packing=packing)
 
 
-def _grammars(
-    source: GrammarTokenizer | None, vocabulary: int, config: dict[str, Any], alone: bool
-) -> Grammars:
+def _grammars(source: GrammarTokenizer | None, vocabulary: int, config: dict[str, Any]) -> Grammars:
     """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
-    to stderr. `alone`: the engine has no ranks, and slow masks end their row at once. Ranks measure different
-    times, so rank 0 decides for them."""
+    to stderr."""
     if source is None:
         return Grammars(None)
     try:
-        return Grammars(grammar_tokenizer(source, vocabulary, config), judged_elsewhere=not alone)
+        return Grammars(grammar_tokenizer(source, vocabulary, config))
     except Exception as error:  # The library raises several types.
         print(f"structured output is not available: {error}", file=sys.stderr)
         return Grammars(None)
@@ -325,9 +266,6 @@ def _fingerprinting(load: Load) -> Future[str] | None:
     """Return what becomes the model's fingerprint, read beside the load. Return None if no disk tier is
     requested, or if it is not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
-        return None
-    if load.ranks is not None:
-        print("the disk tier is not available: a model over several ranks has none", file=sys.stderr)
         return None
     cache_folder = Path(load.cache_folder) if load.cache_folder else None
     return _in_thread(lambda: fingerprint(Path(load.model_folder), cache_folder))
@@ -387,36 +325,18 @@ def _in_thread(work: Callable[[], _T]) -> Future[_T]:
     return future
 
 
-def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
-    """Return what must be equal on all ranks before they compute: collectives of other shapes would never
-    end."""
-    parameters: Any = tree_flatten(model.parameters())
-    shapes = [(path, value.shape, str(value.dtype)) for path, value in parameters]
-    whole = json.dumps([config, shapes], sort_keys=True, default=str)
-    return {
-        "device": device().name,
-        "software": ", ".join(f"{name} {version(name)}" for name in ("penstock", "mlx", "mlx-lm")),
-        "weights' type": _dtype_names([value for _, value in parameters]),
-        "model": f"{config.get('model_type')} {blake2b(whole.encode(), digest_size=6).hexdigest()}",
-    }
-
-
 _SLICE_BYTES = 1 << 30
 """Bytes of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
-_PART_BYTES = 8 << 20
-"""The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it
-on a rank, the peak was 1.03 times the part with 4 MiB, 1.06 with 32 MiB and 1.36 with 1 GiB."""
-
 _SHOWN_PARTS = 20
 """How often a load says how far it is, a line of the log each."""
 _SHOWN_BYTES = 64 << 20
 """Less is read in no time."""
 
 
-def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None], slice_bytes: int) -> None:
+def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None]) -> None:
     total, done, piece, piece_bytes = sum(array.nbytes for array in weights), 0, list[mx.array](), 0
-    slice_bytes = min(slice_bytes, max(_SHOWN_BYTES, total // _SHOWN_PARTS))
+    slice_bytes = min(_SLICE_BYTES, max(_SHOWN_BYTES, total // _SHOWN_PARTS))
     shown = 0
     for array in weights:
         piece.append(array)

@@ -33,7 +33,6 @@ _OTHER_WORDS = (0, 32, 64)
 """Added to each token. Rounding may send a token to another expert, which changes its logits much: where not
 all is float32, a difference counts if it shows for two of these. A fault of the module does."""
 _MAJORITY = 2
-_SHARING = "prefixes in place"
 _LEAST_TOLERANCE = 1e-3
 """Fraction of the largest logit: the effect of another order of summation in float32."""
 _TOLERANCE = 3.0
@@ -58,42 +57,37 @@ def has_float32_weights(model: Any) -> bool:
     return not any(value.dtype in _COARSE for _, value in flat)
 
 
-def sharing_fault(model: Any) -> str | None:
-    """Return the reason, or None if in-place sharing gives the same logits as copies: for two rows behind one
-    prefix and a third beside them, in prefill and in decode."""
-    exact = computes_in_float32(model)
+def shares_in_place(model: Any) -> bool:
+    """Return whether in-place sharing gives the same logits as copies: for two rows behind one prefix and a
+    third beside them, in prefill and in decode."""
+    exact, faults = computes_in_float32(model), 0
     needed = 1 if exact else _MAJORITY
-    faults: list[str] = []
     for tried, words in enumerate(_OTHER_WORDS, 1):
         try:
-            fault = _fault(model, words, exact)
+            faults += _differs(model, words, exact)
         except Exception as error:  # Models raise many types for a cache that they do not expect.
             if is_device_error(error):
                 raise
-            return f"{_SHARING}: {type(error).__name__}: {error}"
-        faults += [] if fault is None else [fault]
-        if needed in (len(faults), tried - len(faults)):
+            return False
+        if needed in (faults, tried - faults):
             break
-    return faults[0] if len(faults) == needed else None
+    return faults < needed
 
 
-def _fault(model: Any, words: int, exact: bool) -> str | None:
-    """Return the fault that shows with prompts whose tokens are moved by `words`, or None."""
+def _differs(model: Any, words: int, exact: bool) -> bool:
+    """Return whether the logits differ with prompts whose tokens are moved by `words`."""
     long, short = (_after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX))
     apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
     mx.eval(apart, together)
     scale = max(float(mx.max(mx.abs(apart))), 1e-6)
     difference = _difference(apart, together)
     if difference <= _LEAST_TOLERANCE * scale:
-        return None
+        return False
     rounding = 0.0
     for seed in () if exact else range(1, _ROUNDINGS + 1):
         rounded = _logits(model, words, long, short, in_place=False, seed=seed)
         rounding = max(rounding, _difference(apart, rounded))
-    if difference <= _TOLERANCE * rounding:  # NaN is a difference.
-        return None
-    by = f", and by {rounding:.3g} from rounding" if rounding else ""
-    return f"{_SHARING}: logits differ by {difference:.3g} of {scale:.3g}{by}"
+    return not difference <= _TOLERANCE * rounding  # NaN is a difference.
 
 
 def _difference(some: mx.array, others: mx.array) -> float:
@@ -115,14 +109,12 @@ def _logits(
     batch = [_merged(*layers, in_place) for layers in zip(long, short, keys, strict=True)]
     rests = mx.array(_RESTS) + words
     chunk = model(rests[:, :-1], cache=batch)
-    mx.eval(chunk)  # As in `_after`.
     token = model(rests[:, -1:], cache=batch)
     return mx.concatenate([chunk, token], axis=1)
 
 
 def _after(model: Any, prefix: list[int]) -> list[Any]:
     caches: list[Any] = make_prompt_cache(model)
-    # Ranks of a pipeline would receive what two calls sent in any order, if one evaluation had both.
     mx.eval(model(mx.array([prefix]), cache=caches))
     return caches
 

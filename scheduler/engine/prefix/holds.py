@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic
 
-from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.nodes import Known, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
 from scheduler.shared.pins import MOST_PINS, Pin, pin_name
@@ -92,7 +92,7 @@ class Holds(Generic[SegmentT, SnapshotT]):
             return False
         self._release(pin)
         for other in self._pins.values():  # They may begin alike.
-            if (end := self._tree.match(other.tokens, other.salt).whole) is not None:
+            if (end := self._tree.match(Known(other.tokens, other.salt)).whole) is not None:
                 self.begin(self._path(end), inf, sys.maxsize)
                 self._file(end)
         return True
@@ -103,14 +103,14 @@ class Holds(Generic[SegmentT, SnapshotT]):
         self._pins.clear()
 
     def _release(self, pin: Pin) -> None:
-        for node in self._tree.match(pin.tokens, pin.salt).path:
+        for node in self._tree.match(Known(pin.tokens, pin.salt)).path:
             if self._marks[node].held_until == inf:
                 self.end(self._marks[node])
                 self._file(node)
 
     def pins(self) -> list[PinReport]:
         return [
-            PinReport(name, len(pin.tokens), self._tree.match(pin.tokens, pin.salt).length)
+            PinReport(name, len(pin.tokens), self._tree.match(Known(pin.tokens, pin.salt)).length)
             for name, pin in self._pins.items()
         ]
 

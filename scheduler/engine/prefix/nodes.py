@@ -80,7 +80,6 @@ class Node(Generic[SegmentT, SnapshotT]):
 class Match(Generic[SegmentT, SnapshotT]):
     """The longest common prefix: its nodes from the root down; the last may be taken in part."""
 
-    tokens: array[int]  # The tokens of the lookup.
     path: tuple[Node[SegmentT, SnapshotT], ...]
     length: int
 
@@ -102,7 +101,7 @@ class Match(Generic[SegmentT, SnapshotT]):
 
     def until(self, length: int) -> Match[SegmentT, SnapshotT]:
         """Return its first `length` tokens."""
-        return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
+        return Match(tuple(node for node in self.path if node.start < length), length)
 
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
         """Return how many of a path node's tokens the match takes."""
@@ -112,15 +111,18 @@ class Match(Generic[SegmentT, SnapshotT]):
         """Return the same match up to its deepest snapshot."""
         for count, node in zip(range(len(self.path), 0, -1), reversed(self.path), strict=True):
             if node.snapshot is not None and node.end <= self.length:
-                return Match(self.tokens, self.path[:count], node.end)
-        return Match(self.tokens, (), 0)
+                return Match(self.path[:count], node.end)
+        return Match((), 0)
 
 
 @dataclass(slots=True, eq=False)
 class Known(Generic[SegmentT, SnapshotT]):
-    """How far one sequence's tokens are known to be in the tree: a lookup with it compares only the others,
-    and notes how far it came. It keeps nothing from eviction."""
+    """The tokens of one sequence, and how far they are known to be in the tree: each lookup compares only the
+    others, and notes how far it came. It keeps nothing from eviction."""
 
+    tokens: array[int]
+    """They may grow."""
+    salt: str
     node: Node[SegmentT, SnapshotT] | None = None
     """The deepest node that was matched to its end."""
 

@@ -10,7 +10,8 @@ rule does not expect back soon; 3. what requests or operators hold, by the end o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Generic, Literal, TypeAlias
@@ -28,9 +29,8 @@ from scheduler.engine.prefix.shared_prefixes import shared_prefixes
 from scheduler.engine.prefix.snapshots import least_needed
 from scheduler.shared.counters import CacheCounters
 from scheduler.shared.reports import CacheReport
-from scheduler.shared.token_ids import KEY_BYTES, compact
+from scheduler.shared.token_ids import KEY_BYTES
 
-Tokens: TypeAlias = Sequence[int]
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
 """Why an entry was evicted."""
 
@@ -42,8 +42,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     """Holds at most the budget less the running bytes, and at most `buffers`, except for leased paths. Both
     bounds hold after every call.
 
-    `known`, where a method takes it, is the same object in all calls for one sequence, whose tokens are then
-    compared with those in the tree once.
+    `known` is the same object in all calls for one sequence, whose tokens are compared with the tree's once.
     """
 
     def __init__(
@@ -84,39 +83,26 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def room(self) -> int:
         return max(0, self.budget_bytes - self._running_bytes)
 
-    def match_length(self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None) -> int:
-        """Return how many tokens `match_and_lease` would find. Changes and counts nothing."""
-        return self._find(tokens, salt, known).length
-
-    def match_ends(
-        self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None = None
-    ) -> Sequence[int]:
-        """Return where the segments end that `match_and_lease` would find, for planning; the last end is the
-        match's."""
-        found = self._find(tokens, salt, known)
-        return [min(node.end, found.length) for node in found.path]
+    def find(self, known: Known[SegmentT, SnapshotT]) -> Match[SegmentT, SnapshotT]:
+        """Return the longest prefix that can be restored, at most one token short of the prompt: the last
+        must be computed, or there are no logits to sample from. Changes and counts nothing."""
+        match = self._tree.match(known, len(known.tokens) - 1)
+        return match.restorable() if self._needs_snapshot else match
 
     def match_and_lease(
-        self,
-        tokens: Tokens,
-        salt: str,
-        system_tokens: int = 0,
-        session: str | None = None,
-        known: Known[SegmentT, SnapshotT] | None = None,
+        self, known: Known[SegmentT, SnapshotT], system_tokens: int = 0, session: str | None = None
     ) -> Lease[SegmentT, SnapshotT]:
-        """Return the longest prefix that can be restored, at most one token short of the prompt: the last
-        must be computed, or there are no logits to sample from. End the lease with `release`."""
-        found = self._find(tokens, salt, known)
-        if found.inside and found.length < len(tokens) - 1:
+        """Return a lease on what `find` returns, which counts as a hit. End it with `release`."""
+        found, tokens = self.find(known), len(known.tokens)
+        if found.inside and found.length < tokens - 1:
             # The prompt diverges within this edge. Split it now: `insert` would have to, under this lease.
             upper = self._tree.boundary(found)
             assert upper is not None, "a match within an edge ends on it"
             found = replace(found, path=(*found.path[:-1], upper))
-            if known is not None:
-                known.node = upper
-        continuation = self._retention.continues(found.length, len(tokens), system_tokens)
+            known.node = upper
+        continuation = self._retention.continues(found.length, tokens, system_tokens)
         now = self._now = self._clock()
-        key = None if session is None else (salt, session)
+        key = None if session is None else (known.salt, session)
         if key is not None:
             self._rule.returned(key, now)
         if (whole := found.whole) is not None:
@@ -128,21 +114,17 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
             self._file(node)
-        self._totals.query_tokens += len(tokens)
+        self._totals.query_tokens += tokens
         self._totals.hit_tokens += found.length
         lease = self._tree.lease(found)
         self._make_room(0)
         return lease
 
     def match(
-        self,
-        tokens: Tokens,
-        salt: str,
-        limit: int | None = None,
-        known: Known[SegmentT, SnapshotT] | None = None,
+        self, known: Known[SegmentT, SnapshotT], limit: int | None = None
     ) -> Match[SegmentT, SnapshotT]:
-        """Return what is cached of a prefix. Changes and counts nothing."""
-        return self._tree.match(tokens, salt, limit, known)
+        """Return what is cached of a prefix, restorable or not. Changes and counts nothing."""
+        return self._tree.match(known, limit)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
         """Return a lease on a fresh match: counts nothing, changes no recency."""
@@ -166,60 +148,57 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     def insert(
         self,
-        tokens: Tokens,
-        salt: str,
+        known: Known[SegmentT, SnapshotT],
         cut: Callable[[int, int], SegmentT],
         session: str | None = None,
         system_tokens: int = 0,
-        known: Known[SegmentT, SnapshotT] | None = None,
+        end: int | None = None,
     ) -> int:
-        """Cache what was computed for `tokens`. Return the bytes added.
+        """Cache what was computed for the first `end` tokens. Return the bytes added.
 
         `cut(start, end)` is called at most once, for what is missing and fits: the shallow part if room is
         short. If it raises, nothing was added. What only an older turn of `session` used is evicted first.
         """
-        if not tokens:
+        end = len(known.tokens) if end is None else end
+        if not end:
             return 0
-        known = known or Known()
-        match = self._tree.match(tokens, salt, known=known)
-        missing = len(tokens) - match.length
-        end = self._tree.boundary(match) if missing else match.path[-1]
-        key = None if session is None else (salt, session)
+        match = self._tree.match(known, end)
+        missing = end - match.length
+        node = self._tree.boundary(match) if missing else match.path[-1]
+        key = None if session is None else (known.salt, session)
         if key is not None:
-            self._turns.supersede(key, end, len(tokens), system_tokens)
+            self._turns.supersede(key, node, end, system_tokens)
         added = 0
-        with nullcontext() if end is None else self._pinned(end):
+        with nullcontext() if node is None else self._pinned(node):
             fitting = (
                 max(0, self._make_room(missing * self._token_bytes, min(missing, 1))) // self._token_bytes
             )
             if missing and fitting and not self._too_many(1):
-                end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut, known)
-                self._marks[end] = Mark(self._now)
-                self._extend(end)
-                self._totals.stored_tokens += len(end.tokens)
-                added = end.nbytes
-        if end is not None:
-            self._pass(end, key)
+                node = self._tree.insert(known, cut, min(end, match.length + fitting))
+                self._marks[node] = Mark(self._now)
+                self._extend(node)
+                self._totals.stored_tokens += len(node.tokens)
+                added = node.nbytes
+        if node is not None:
+            self._pass(node, key)
             if key is not None:
-                self._turns.remember(key, end)
+                self._turns.remember(key, node)
         self._make_room(0)
-        return added if end in self._marks else 0
+        return added if node in self._marks else 0
 
-    def attach(
-        self, tokens: Tokens, salt: str, snapshot: SnapshotT, known: Known[SegmentT, SnapshotT] | None = None
-    ) -> bool:
-        """Cache the state right after `tokens`. Return False if it is not kept: not needed, the tokens are
-        not cached, one is there already, there is no room, or its path has better ones."""
-        known = known or Known()
-        match = self._tree.match(tokens, salt, known=known)
+    def attach(self, known: Known[SegmentT, SnapshotT], snapshot: SnapshotT, end: int | None = None) -> bool:
+        """Cache the state right after the first `end` tokens. Return False if it is not kept: not needed, the
+        tokens are not cached, one is there already, there is no room, or its path has better ones."""
+        end = len(known.tokens) if end is None else end
+        match = self._tree.match(known, end)
         kept = not match.inside and match.path and match.path[-1].snapshot is not None
-        if not self._needs_snapshot or not match.path or match.length < len(tokens) or kept:
+        if not self._needs_snapshot or not match.path or match.length < end or kept:
             return False
         with self._pinned(match.path[-1]):
             pieces = int(match.inside), 1  # The edge is split there.
             if self._make_room(snapshot.nbytes, *pieces) < snapshot.nbytes or self._too_many(*pieces):
                 return False
-            node = self._tree.attach(match.tokens, salt, snapshot, known)
+            node = self._tree.attach(known, snapshot, end)
             assert node is not None, "a pinned path was lost"
         mark = self._marks[node]
         mark.snapshot_used = mark.last_used  # No younger than its own turn's leaf: it is evicted before it.
@@ -228,14 +207,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
-    def hold(self, tokens: Tokens, salt: str, seconds: float) -> HoldOutcome:
+    def hold(self, tokens: array[int], salt: str, seconds: float) -> HoldOutcome:
         """Keep what is cached of `tokens` for that long from now on, as far as the budget allows; infinite:
         until `unpin`, and all of it."""
-        match = self._tree.match(tokens, salt)
+        match = self._tree.match(Known(tokens, salt))
         end = self._tree.boundary(match.restorable() if self._needs_snapshot else match)
         self._renew()
         most = int(self._retention.held_share * self.room)
-        outcome = self._holds.hold(end, compact(tokens), self._now + seconds, most)
+        outcome = self._holds.hold(end, tokens, self._now + seconds, most)
         self._make_room(0)  # A split may have cost some.
         return outcome if end is None or end in self._marks else HoldOutcome(NO_ROOM)
 
@@ -328,12 +307,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if self._too_many() and self._victim() is not None:
             complaints.append(f"{self._tree.nodes} nodes are too many buffers, and some are evictable")
         return complaints
-
-    def _find(
-        self, tokens: Tokens, salt: str, known: Known[SegmentT, SnapshotT] | None
-    ) -> Match[SegmentT, SnapshotT]:
-        match = self._tree.match(tokens, salt, len(tokens) - 1, known)
-        return match.restorable() if self._needs_snapshot else match
 
     def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:
         """Mark the parent of a new leaf as extended, and as shared if others part there. Mark the leaf if it

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Generic
 
 from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, SnapshotT
-from scheduler.shared.token_ids import KEY_BYTES, common_run, compact
+from scheduler.shared.token_ids import KEY_BYTES, common_run
 
 OnSplit = Callable[[Node[SegmentT, SnapshotT], Node[SegmentT, SnapshotT]], None]
 """Called with (upper, lower): `upper` is new, `lower` is the node that was there."""
@@ -44,18 +44,13 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return self.segment_bytes + self.snapshot_bytes + self.replaced_bytes + KEY_BYTES * self.tokens
 
     def match(
-        self,
-        tokens: Sequence[int],
-        salt: str,
-        limit: int | None = None,
-        known: Known[SegmentT, SnapshotT] | None = None,
+        self, known: Known[SegmentT, SnapshotT], limit: int | None = None
     ) -> Match[SegmentT, SnapshotT]:
-        """Return the longest prefix of tokens[:limit] that is held. Changes nothing but `known`, which is
-        that of these tokens, or of more."""
-        key = compact(tokens)
+        """Return the longest prefix of the first `limit` tokens that is held. Changes nothing but `known`."""
+        key = known.tokens
         limit = len(key) if limit is None else min(limit, len(key))
-        path, node, position = list[Node[SegmentT, SnapshotT]](), self._roots.get(salt), 0
-        if (deepest := None if known is None else known.reached) is not None:
+        path, node, position = list[Node[SegmentT, SnapshotT]](), self._roots.get(known.salt), 0
+        if (deepest := known.reached) is not None:
             path = [one for one in (deepest, *self.parents(deepest)) if one.start < limit][::-1]
             if path:
                 node, position = path[-1], min(path[-1].end, limit)
@@ -63,8 +58,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             if (node := node.children.get(key[position])) is not None:
                 path.append(node)
                 position += common_run(key, position, node.tokens, min(len(node.tokens), limit - position))
-        match = Match(key, tuple(path), position)
-        if known is not None and (deepest is None or deepest.end <= limit):
+        match = Match(tuple(path), position)
+        if deepest is None or deepest.end <= limit:
             known.node = match.whole
         return match
 
@@ -75,51 +70,41 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return self._split(match.path[-1], match.taken(match.path[-1]))
 
     def insert(
-        self,
-        tokens: Sequence[int],
-        salt: str,
-        cut: Callable[[int, int], SegmentT],
-        known: Known[SegmentT, SnapshotT] | None = None,
+        self, known: Known[SegmentT, SnapshotT], cut: Callable[[int, int], SegmentT], end: int | None = None
     ) -> Node[SegmentT, SnapshotT]:
-        """Insert `tokens`; return the node with the last of them (it may reach further). `known` as in
-        `match`.
+        """Insert the first `end` tokens; return the node with the last of them (it may reach further).
 
         `cut(start, end)` is called once for the missing tail, or not at all. If it raises, nothing has
         changed.
         """
-        key = compact(tokens)
-        assert key, "an empty prefix has no node"
-        match = self.match(key, salt, known=known)
-        if match.length == len(key):
+        end = len(known.tokens) if end is None else end
+        assert end, "an empty prefix has no node"
+        match = self.match(known, end)
+        if match.length == end:
             return match.path[-1]
-        segment = cut(match.length, len(key))
-        assert segment.tokens == len(key) - match.length, "cut returned the wrong length"
-        parent = self.boundary(match) or self._roots.setdefault(salt, Node(salt, None, array("I"), None))
-        node = Node(salt, parent, key[match.length :], segment)
+        segment = cut(match.length, end)
+        assert segment.tokens == end - match.length, "cut returned the wrong length"
+        parent = self.boundary(match)
+        if parent is None:
+            parent = self._roots.setdefault(known.salt, Node(known.salt, None, array("I"), None))
+        node = Node(known.salt, parent, known.tokens[match.length : end], segment)
         parent.children[node.tokens[0]] = node
         self.nodes += 1
         self.tokens += len(node.tokens)
         self.segment_bytes += segment.nbytes
-        if known is not None:
-            known.node = node
+        known.node = node
         return node
 
     def attach(
-        self,
-        tokens: Sequence[int],
-        salt: str,
-        snapshot: SnapshotT,
-        known: Known[SegmentT, SnapshotT] | None = None,
+        self, known: Known[SegmentT, SnapshotT], snapshot: SnapshotT, end: int | None = None
     ) -> Node[SegmentT, SnapshotT] | None:
-        """Attach the state right after `tokens`. Return None, with nothing changed, if these tokens are not
-        all cached or have a snapshot already. `known` as in `match`."""
-        match = self.match(tokens, salt, known=known)
-        if not match.path or match.length < len(tokens):
+        """Attach the state right after the first `end` tokens. Return None, with nothing changed, if these
+        tokens are not all cached or have a snapshot already."""
+        end = len(known.tokens) if end is None else end
+        match = self.match(known, end)
+        node = None if match.length < end else self.boundary(match)
+        if node is None or node.snapshot is not None:
             return None
-        if not match.inside and match.path[-1].snapshot is not None:
-            return None
-        node = self.boundary(match)
-        assert node is not None
         node.snapshot = snapshot
         self.snapshots += 1
         self.snapshot_bytes += snapshot.nbytes

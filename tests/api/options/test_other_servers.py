@@ -23,7 +23,7 @@ OURS = {flag for option in options() for flag in option.flags}
     ("arguments", "answer"),
     [
         (["--enable-prefix-caching"], "--enable-prefix-caching is another server's: it is always on here"),
-        (["--tensor-parallel-size=2"], "it is --ranks N here"),
+        (["--tensor-parallel-size=2"], "a model fits one device here"),
         (["--max-num-seqs", "4", "-ngl", "99"], "-ngl is another server's: the whole model"),
         (["--kv_bits", "8"], "--kv-bits is another server's: it is --kv-cache-dtype here"),
         (["--nonsense"], "No such option '--nonsense'"),

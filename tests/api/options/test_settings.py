@@ -18,7 +18,6 @@ from api.options.scheduler_settings import scheduler_config
 from api.options.settings import ServeSettings
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
-from scheduler.shared.messages import RankGroup
 from scheduler.shared.pooling import Pooler
 from tests.api import option_table
 
@@ -192,46 +191,6 @@ def test_an_adapter_has_a_name_of_its_own_and_a_folder(text: str) -> None:
         load({"adapter": text})
 
 
-@pytest.mark.parametrize(
-    ("options", "models", "named"),
-    [
-        ({"kv_disk": "/tmp"}, 1, "--kv-disk"),
-        ({"adapter": "red=/none"}, 1, "--adapter"),
-        ({}, 2, "several models"),
-        ({"kv_disk": "/tmp", "adapter": "red=/none"}, 1, "--kv-disk and --adapter"),
-    ],
-)
-def test_what_ranks_cannot_do_is_refused_at_start(options: dict[str, str], models: int, named: str) -> None:
-    """Before a process is started, by the name of the option."""
-    settings = load({"ranks": "2", **options})
-    with pytest.raises(StartupError, match=f"--ranks 2 does not go with {named}$"):
-        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), models=models)
-
-
-def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
-    """One token for what engines load and for what their machines are sent, and as many ranks as hosts."""
-    file = tmp_path / "pair.json"
-    file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
-    settings = load({"engines": f"join:{file}"})
-    config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
-    assert (config.engines, config.engines_join) == (0, True)
-    assert settings.rank_hosts is not None
-    assert load_message(config.engine).ranks == settings.rank_hosts.group
-    with pytest.raises(StartupError, match=r"^--engines join:.*pair\.json does not go with --ranks 3$"):
-        scheduler_config(
-            load({"engines": f"join:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
-        )
-
-
-def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
-    one, two = (
-        scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
-        for given in ({}, {"ranks": "2"})
-    )
-    assert load_message(one).ranks is None
-    assert load_message(two).ranks == RankGroup(2, "ring", ())
-
-
 def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
     for given, expected in (({}, "auto"), ({"speculation": "none"}, "none")):
         config = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
@@ -241,8 +200,8 @@ def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
 
 
 def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
-    """But for four, of which an engine gets what is made of them."""
-    made = {"model", "kv_disk", "kv_disk_bytes", "ranks"}
+    """But for three, of which an engine gets what is made of them."""
+    made = {"model", "kv_disk", "kv_disk_bytes"}
     parts = {"engine": EngineConfig, "supervision": SupervisionConfig, "recovery": RecoveryConfig}
     both = {
         part: {*signature(kind).parameters} & {*ServeSettings.model_fields} for part, kind in parts.items()

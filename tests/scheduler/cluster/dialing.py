@@ -9,7 +9,6 @@ import trio
 import trio.testing
 
 from scheduler.cluster.joined import JoinedEngines
-from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.processes.listener import Dialed
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
@@ -51,12 +50,12 @@ class Machine:
 class Farm:
     """A scheduler whose engines are those that dial."""
 
-    def __init__(self, *machines: Machine, hosts: RankHosts | None = None) -> None:
+    def __init__(self, *machines: Machine) -> None:
         self.machines = list(machines)
         self.scheduler = make_scheduler(
             self._none_here, PLAN, engines=0, engines_join=True, must_start=False, max_slots=4, lookahead=0
         )
-        self.engines = JoinedEngines(self.scheduler.pool, hosts)
+        self.engines = JoinedEngines(self.scheduler.pool)
         self._nursery: trio.Nursery | None = None
 
     @staticmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import trio
@@ -17,7 +16,6 @@ from scheduler.cluster.joined import (
     JoinedMachine,
     retry_seconds,
 )
-from scheduler.cluster.rank_hosts import RankHosts, read_rank_hosts
 from scheduler.engine.backend import Backend
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.shared.messages import Load
@@ -26,8 +24,6 @@ from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask
 from tests.scheduler.cluster.dialing import LONG, PLAN, Farm, Machine
-
-_FILE = '[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]'
 
 
 async def check_all(farm: Farm, clients: list[Client]) -> None:
@@ -197,68 +193,3 @@ async def test_the_sixty_fifth_machine_is_refused_by_name(autojump_clock: MockCl
             await trio.sleep(0.5)
         assert [entry["machine"] for entry in logs if entry["event"] == "machine_refused"] == ["mac-64"]
         assert len(farm.conditions()) == 64
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> RankHosts:
-    (tmp_path / "hosts.json").write_text(_FILE)
-    return read_rank_hosts(tmp_path / "hosts.json")
-
-
-@trio_test
-async def test_ranks_are_one_engine_once_all_their_machines_have_dialed(
-    hosts: RankHosts, autojump_clock: MockClock
-) -> None:
-    """Whichever comes first; one that is not in the file is refused. Rank 0 gets the Load, the other one is
-    sent to it."""
-    second, first, stranger = Machine("mac-2"), Machine("x", "10.1.0.1"), Machine("mac-7")
-    farm = Farm(second, stranger, hosts=hosts)
-    async with farm.running():
-        with capture_logs() as logs:
-            await trio.sleep(5)
-        assert farm.conditions() == []
-        assert {entry["machine"] for entry in logs if entry["event"] == "machine_refused"} == {"mac-7"}
-        farm.turn_on(first)
-        await farm.ready(1)
-        [followed] = second.engine.followed
-        assert (followed.rank, followed.control, followed.token) == (
-            1,
-            hosts.group.control,
-            hosts.group.token,
-        )
-        assert first.engine.loop is not None
-        assert {(machine.machine, machine.engine) for machine in farm.engines.machines()} == {
-            ("x", "0"),
-            ("mac-2", "0"),
-        }
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@trio_test
-async def test_a_rank_that_is_gone_is_the_engines_death_and_its_streams_go_on(
-    rank: int, hosts: RankHosts, autojump_clock: MockClock
-) -> None:
-    farm = Farm(Machine("mac-1"), Machine("mac-2"), hosts=hosts)
-    async with farm.running() as nursery:
-        await farm.ready(1)
-        clients = await farm.come(nursery, 3)
-        farm.machines[rank].kill()
-        await check_all(farm, clients)
-        await farm.ready(1)
-        # Both have begun again.
-        assert [machine.dialed for machine in farm.machines] == [2, 2]
-        assert farm.scheduler.pool.names == ["0"]
-
-
-@trio_test
-async def test_an_engine_that_dies_while_a_machine_is_off_goes_on_when_it_is_back(
-    hosts: RankHosts, autojump_clock: MockClock
-) -> None:
-    farm = Farm(Machine("mac-1"), Machine("mac-2"), hosts=hosts)
-    async with farm.running() as nursery:
-        await farm.ready(1)
-        clients = await farm.come(nursery, 3)
-        farm.machines[1].turn_off()
-        await farm.until(lambda: farm.conditions() == [])
-        farm.turn_on(farm.machines.pop())
-        await check_all(farm, clients)

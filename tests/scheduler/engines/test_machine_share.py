@@ -7,7 +7,6 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.ranks.group import gpu_of
 from scheduler.engines.machine_share import MachineShare, gpus_of, share_of, sharers_of
 
 
@@ -38,25 +37,6 @@ def test_each_engine_has_a_gpu_and_a_further_one_shares() -> None:
     assert cards == ["3", "1", "3"]
     assert [sharers_of(engines, ("3", "1")) for engines in (1, 2, 3, 4)] == [1, 1, 2, 2]
     assert sharers_of(3, ()) == 3
-
-
-def test_ranks_of_an_engine_share_its_cores_and_have_a_gpu_each() -> None:
-    """The threads of one rank would wait for a core that another's spins on."""
-    assert share_of(0, 1, range(8), (), ranks=2).environment["OPENBLAS_NUM_THREADS"] == "4"
-    assert share_of(1, 2, range(8), (), ranks=4) == MachineShare(
-        {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, frozenset(range(4, 8))
-    )
-    cards = [
-        share_of(number, 2, range(8), ("3", "1", "0", "2"), ranks=2).environment["CUDA_VISIBLE_DEVICES"]
-        for number in range(2)
-    ]
-    assert cards == ["3,1", "0,2"]
-    assert [gpu_of(rank, {"CUDA_VISIBLE_DEVICES": "0, 2"}) for rank in range(3)] == [
-        {"CUDA_VISIBLE_DEVICES": "0"},
-        {"CUDA_VISIBLE_DEVICES": "2"},
-        {},
-    ]
-    assert gpu_of(0, {}) == {}
 
 
 def test_gpus_are_those_that_the_operator_lets_it_use_or_all(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from scheduler.shared.messages import (
     Counters,
     DiskCounters,
     Fault,
-    Follow,
     FromEngine,
     Inspect,
     Inspection,
@@ -97,7 +96,6 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.lists(numbers, max_size=3).map(tuple),
         holds=st.lists(st.tuples(numbers, floats), max_size=2).map(tuple),
     ),
-    st.builds(Follow, numbers, words, words),
     st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
@@ -201,7 +199,6 @@ def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
     assert set(get_args(ToEngine)) == {
         Load,
-        Follow,
         Submit,
         TurnEnded,
         Cancel,

@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from scheduler.engine.ranks import group
 from scheduler.processes.child_process import ChildProcess
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
@@ -63,13 +62,6 @@ async def test_the_link_of_an_engine_has_them() -> None:
 
     await ChildProcess("engine", "this", [], os.environ, 5.0, stdout=subprocess.DEVNULL).run(talk)
     assert found[0] > MACOS_BYTES
-
-
-def test_the_link_of_a_rank_has_them() -> None:
-    rank = group._started(1)
-    with rank.link, rank.process:
-        rank.end()
-        assert _room(rank.link) > MACOS_BYTES
 
 
 def test_the_steps_of_a_pause_fit() -> None:

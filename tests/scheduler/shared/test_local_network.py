@@ -37,7 +37,7 @@ def test_only_macos_only_near_only_this_error(
 
 
 def test_those_who_dial_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine for a server on another Mac, and who asks Ray's head. Ranks: test_join.py."""
+    """An engine for a server on another Mac, and who asks Ray's head."""
 
     def refuse(*_: object, **__: object) -> None:
         raise REFUSED

@@ -122,16 +122,6 @@ class BatchRows:
         """Return (rows,): the position that each row's first column would have, were it not padding."""
         return self._geometry.first_positions
 
-    @property
-    def keys(self) -> mx.array | None:
-        """Return an array of the rows' own keys. mlx-lm's pipelines make it depend on what a rank sends, so
-        that the send is evaluated with it."""
-        return self._private.arrays[0] if self._private.arrays else None
-
-    @keys.setter
-    def keys(self, keys: mx.array) -> None:
-        self._private.arrays[0] = keys
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append to each row. Return all of the rows' own keys and values. Where they are packed, nothing is
         unpacked before it is evaluated: our attention reads `packed`."""

@@ -7,7 +7,6 @@ that its own tokens always have a path to continue, and shared runs stay in plac
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -100,9 +99,7 @@ class CachedRows:
         prompt are still to be computed. It attends to the first `in_place_tokens` of it in place."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
-            lease = self._prefixes.match_and_lease(
-                sequence.tokens, submit.salt, submit.system_tokens, submit.session, sequence.known
-            )
+            lease = self._prefixes.match_and_lease(sequence.known, submit.system_tokens, submit.session)
         sequence.computed_tokens = sequence.cached_tokens = 0 if lease is None else lease.length
         sequence.in_place_tokens = min(in_place_tokens, sequence.cached_tokens)
         return Row(sequence, sampling, lease)
@@ -115,10 +112,7 @@ class CachedRows:
         """
         if self._prefixes is None or self._group_cost_tokens is None:
             return {}
-        matches = [
-            self._prefixes.match(one.tokens, one.submit.salt, one.prefilled_tokens, one.known)
-            for one in (row.sequence for row in rows)
-        ]
+        matches = [self._prefixes.match(row.sequence.known, row.sequence.prefilled_tokens) for row in rows]
         paths = {
             number: RowPath(
                 [(id(segment), taken) for segment, taken in match.pieces], row.sequence.prefilled_tokens
@@ -147,12 +141,10 @@ class CachedRows:
             self._prefixes.release(lease)
         return changed
 
-    def keep(
-        self, row: Row, tokens: array[int], layers: Sequence[Any], whole: bool, session_end: bool
-    ) -> None:
-        """Put `tokens` into the prefix cache, from `layers` as the batch's views give them.
+    def keep(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
+        """Put the row's first `tokens` into the prefix cache, from `layers` as the batch's views give them.
 
-        `whole`: the layers are right after `tokens`, so the state of those that cannot be cut is valid.
+        `whole`: the layers are right after these, so the state of those that cannot be cut is valid.
         `session_end`: these are a turn of the row's session, not the beginning of one.
         """
         if self._prefixes is None or not tokens:
@@ -161,15 +153,14 @@ class CachedRows:
             return  # Nothing could be restored from here.
         submit, known = row.sequence.submit, row.sequence.known
         self._prefixes.insert(
-            tokens,
-            submit.salt,
+            known,
             lambda start, end: self._layout.cut(layers, start, end),
             submit.session if session_end else None,
             submit.system_tokens,
-            known,
+            tokens,
         )
         if self._layout.needs_state:
-            self._prefixes.attach(tokens, submit.salt, self._layout.state(layers), known)
+            self._prefixes.attach(known, self._layout.state(layers), tokens)
 
     def hold(self, row: Row) -> None:
         """Take the holds that its request asked for, as far as the row has computed their tokens."""

@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
 from scheduler.engine.disk.block_file import Content
@@ -40,8 +40,7 @@ _BLOCKS_WHILE_IDLE = 8
 class _Fetch:
     """The read of a waiting request's prefix."""
 
-    tokens: array[int]
-    salt: str
+    known: Known[KvSegment, RowState]
     chain: Chain
     end: int
     """The end of the blocks to read."""
@@ -49,20 +48,17 @@ class _Fetch:
     """The position of the state, which is read last; 0: none is needed."""
     start: int
     reading: Future[ReadOutcome]
-    known: Known[KvSegment, RowState]
 
 
 @dataclass(slots=True)
 class _Path:
-    tokens: array[int]
-    salt: str
+    known: Known[KvSegment, RowState]
     chain: Chain
     safe: bool = False
     """Whether the device was waited for since the path was computed, and reported no failure."""
     block_end: int = 0
     state_position: int = 0
     """What was handed over last: if it is not there, the disk has no room for it, or does not take it."""
-    known: Known[KvSegment, RowState] = field(default_factory=Known)
 
 
 class PrefixDisk:
@@ -95,7 +91,7 @@ class PrefixDisk:
         if number in self._considered:
             return False
         chain = self._chains.pop(number, None) or self.tier.chain(sequence.tokens, sequence.submit.salt)
-        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt, sequence.known)
+        known = self._prefixes.find(sequence.known).length
         limit = len(sequence.tokens) - 1
         end, snapshot = self._readable(chain, limit)
         if max(known, end, snapshot) + BLOCK_TOKENS <= limit and self.tier.looks_again():
@@ -108,11 +104,8 @@ class PrefixDisk:
             return True  # Another request's read covers it and will put it in memory.
         start = known // BLOCK_TOKENS * BLOCK_TOKENS
         self._considered.add(number)
-        salt = sequence.submit.salt
         reading = self._read(chain, start, end, snapshot)
-        self._fetches[number] = _Fetch(
-            sequence.tokens, salt, chain, end, snapshot, start, reading, sequence.known
-        )
+        self._fetches[number] = _Fetch(sequence.known, chain, end, snapshot, start, reading)
         return True
 
     def forget(self, request_id: int) -> None:
@@ -132,8 +125,8 @@ class PrefixDisk:
 
     @staticmethod
     def _covers(fetch: _Fetch, sequence: EngineSequence, tokens: int) -> bool:
-        same = fetch.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
-        return same and common_run(fetch.tokens, 0, sequence.tokens, tokens) == tokens
+        same = fetch.known.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
+        return same and common_run(fetch.known.tokens, 0, sequence.tokens, tokens) == tokens
 
     def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> Future[ReadOutcome]:
         last = min(end, start + _SLICE_TOKENS)
@@ -163,8 +156,7 @@ class PrefixDisk:
                 start = end
             if outcome.snapshot is not None:
                 self._insert(fetch, layers_of(outcome.snapshot, self._layout.packing), start, fetch.snapshot)
-                tokens = fetch.tokens[: fetch.snapshot]
-                self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot), fetch.known)
+                self._prefixes.attach(fetch.known, state_of(outcome.snapshot), fetch.snapshot)
         except Exception as error:  # The bytes are intact, and another program's: a miss.
             if is_device_error(error):
                 raise
@@ -181,19 +173,19 @@ class PrefixDisk:
                 [(span_of(keys, *span), span_of(values, *span)) for keys, values in layers], last - first
             )
 
-        there = self._prefixes.match(fetch.tokens, fetch.salt, end, fetch.known).length
+        there = self._prefixes.match(fetch.known, end).length
         if there < start:
             return False  # The prefix before it has been evicted.
         self._restored_tokens += end - there
-        self._prefixes.insert(fetch.tokens[:end], fetch.salt, cut, known=fetch.known)
-        return self._prefixes.match(fetch.tokens, fetch.salt, end, fetch.known).length == end
+        self._prefixes.insert(fetch.known, cut, end=end)
+        return self._prefixes.match(fetch.known, end).length == end
 
     # --- writing
 
     def note(self, tokens: array[int], salt: str) -> None:
         """Queue these tokens, which are in the prefix cache, to write the part of them that is not on
         disk."""
-        self._paths.append(_Path(tokens, salt, self.tier.chain(tokens, salt)))
+        self._paths.append(_Path(Known(tokens, salt), self.tier.chain(tokens, salt)))
 
     def advance(self, idle: bool) -> bool:
         """Hand over one block or state to the writer, several while idle. Return whether there is more."""
@@ -208,7 +200,7 @@ class PrefixDisk:
         if not path.safe:  # What is written outlives the process.
             device().wait()
             path.safe = True
-        match = self._prefixes.match(path.tokens, path.salt, known=path.known)
+        match = self._prefixes.match(path.known)
         lease = self._prefixes.pin(match)
         try:
             there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0

@@ -32,8 +32,6 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     """
     pooler, folder = command.pooler, Path(command.model_folder)
     assert pooler is not None, "a model that writes tokens"
-    if command.ranks is not None:
-        raise LoadRefused("an embedder or a reranker runs in one process: serve it without --ranks")
     loaded = load_weights(command, report, lambda command: _read_model(folder, pooler, command.max_model_len))
     head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
     device().free_buffers()

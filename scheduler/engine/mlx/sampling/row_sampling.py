@@ -58,8 +58,6 @@ class RowSampling:
     """Counts for penalties; None if there are none."""
     failure: str | None = field(init=False, default=None)
     """Why its last token must not be emitted, and the row ends."""
-    over_limit: str | None = field(init=False, default=None)
-    """Why all ranks end it for its grammar."""
     _first_position: int = field(init=False)
 
     def __post_init__(self, prompt: Sequence[int], output: Sequence[int]) -> None:
@@ -76,20 +74,14 @@ class RowSampling:
             self.counts = counts.of(prompt, output, self.vocabulary, params.repetition_context)
 
     @property
-    def token_failure(self) -> str | None:
-        """Return why its last token cannot be used."""
-        return self.failure or self.over_limit
-
-    @property
     def failure_reason(self) -> str | None:
         """Return why the row fails: its last token cannot be used, or its grammar allows no next token."""
         held = None if self.constraint is None else self.constraint.failure
-        return self.token_failure or held
+        return self.failure or held
 
     @property
     def failed_by_grammar(self) -> bool:
-        at_limit = self.constraint is not None and self.constraint.at_limit
-        return self.failure is None and (self.over_limit is not None or at_limit)
+        return self.failure is None and self.constraint is not None and self.constraint.at_limit
 
     @property
     def sampled(self) -> bool:

@@ -44,8 +44,8 @@ def prompts_of(model: Any, rows: Sequence[Any], caches: Sequence[Any]) -> Prompt
 
 def take_over() -> None:
     """Keep `BatchGenerator` from wiring memory: `../device.py` decides what stays resident. Each one would
-    wire as much as the system recommends, and wire again, when it is collected as garbage, what was wired
-    before it."""
+    wire as much as the system recommends (mlx-lm #1252, closed without a change), and wire again, when it is
+    collected as garbage, what was wired before it."""
     # By its full name: the package has a function of the same name.
     generate = import_module("mlx_lm.generate")
     setattr(generate, "maybe_set_recommended_wired_limit", lambda: None)  # noqa: B010 (mypy: no such name)
@@ -54,6 +54,6 @@ def take_over() -> None:
 def order_ring(layer: Any) -> None:
     """Order a ring before a chunk's mask is made. mlx-lm makes the mask from the place in the ring where the
     last single token was written, and orders the ring after that: the mask then hides one valid token of a
-    shorter row."""
+    shorter row (not reported)."""
     if isinstance(layer, BatchRotatingKVCache) and layer.rotated:
         layer._temporal_order()

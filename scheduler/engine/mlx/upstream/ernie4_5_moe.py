@@ -1,7 +1,7 @@
 """ernie4_5_moe: experts are chosen with the correction that the router was trained with.
 
-The fault in mlx-lm 0.32.2 (`ernie4_5_moe.py`): it drops `moe_statics.e_score_correction_bias`. A folder that
-mlx-lm converted has lost it.
+The fault in mlx-lm 0.32.2 (`ernie4_5_moe.py`; not reported): it drops `moe_statics.e_score_correction_bias`.
+A folder that mlx-lm converted has lost it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The GELU that a folder names: exact, or approximated by a hyperbolic tangent.
 
-The fault in mlx-lm 0.32.2: `gemma.py`, `gpt_bigcode.py` and `starcoder2.py` have the exact one, `gpt_neox.py`
-the approximation, whatever config.json says. Log-probabilities of tiny models are off by up to a thousandth.
+The fault in mlx-lm 0.32.2 (not reported): `gemma.py`, `gpt_bigcode.py` and `starcoder2.py` have the exact
+one, `gpt_neox.py` the approximation, whatever config.json says. Log-probabilities of tiny models are off by
+up to a thousandth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """gemma2: attention with capped scores for rows of different lengths, and behind shared prefixes in place.
 
-The fault in mlx-lm 0.32.2 (`gemma2.py`): with several query heads for each head of keys, scores have five
-axes, (rows, kv heads, queries of each, tokens, keys), and a batch's mask has four, (rows, 1, tokens, keys).
-So rows are taken for kv heads: it raises, or masks each head by another row where there are as many rows as
-heads. A mask of one row has two axes, which is why one row is right.
+The fault in mlx-lm 0.32.2 (`gemma2.py`; mlx-lm #1903, open): with several query heads for each head of keys,
+scores have five axes, (rows, kv heads, queries of each, tokens, keys), and a batch's mask has four, (rows, 1,
+tokens, keys). So rows are taken for kv heads: it raises, or masks each head by another row where there are as
+many rows as heads. A mask of one row has two axes, which is why one row is right.
 """
 
 from __future__ import annotations

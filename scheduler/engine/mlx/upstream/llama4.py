@@ -1,7 +1,8 @@
 """llama4: attention chunks and temperatures by each row's own positions.
 
-The faults in mlx-lm 0.32.2 (`llama4.py`): `ChunkedKVCache` has no `merge`, and the model makes its mask of
-chunks, and the temperature of its layers without rotary positions, from one position for all rows.
+The faults in mlx-lm 0.32.2 (`llama4.py`; not reported): `ChunkedKVCache` has no `merge`, and the model makes
+its mask of chunks, and the temperature of its layers without rotary positions, from one position for all
+rows.
 
 The mended model has `KVCache` in all layers, so its prefixes are cut and restored at any token; the chunks
 are in the mask alone. Rows longer than a chunk (8,192 tokens in Llama 4) hold and read more for it, in three
@@ -16,8 +17,6 @@ import mlx.core as mx
 from mlx_lm.models import llama4
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import ChunkedKVCache, KVCache
-
-from scheduler.engine.mlx.upstream.columns import first_positions
 
 _GLOBAL = 3
 """The first layer that attends to all tokens: every fourth does."""
@@ -50,9 +49,13 @@ class RowChunks(llama4.LlamaModel):  # type: ignore[misc]  # mlx-lm has no types
         size = self.attention_chunk_size
         causal: mx.array = cache.make_mask(length, return_array=True, window_size=size)
         begin = mx.array(cache.offset).reshape(-1, 1, 1, 1)
-        # What is before a row's first token, or behind its last, is masked already.
         columns = causal.shape[-1]
-        keys = (first_positions(cache, cache.offset, length, columns) + mx.arange(columns))[:, None, None]
+        # Rows of ours may lag, and know their first column's position; in mlx-lm's caches the last column is
+        # the last token. What is before a row's first token, or behind its last, is masked already.
+        first = getattr(cache, "first_positions", None)
+        if first is None:
+            first = mx.array(cache.offset) + length - columns
+        keys = mx.array(first).reshape(-1, 1, 1, 1) + mx.arange(columns)
         queries = begin + mx.arange(length)[:, None]
         return mx.logical_and(causal, keys // size == queries // size)
 

@@ -1,6 +1,6 @@
 """mamba2: the norm behind the recurrence, of each group of heads (Codestral Mamba has eight).
 
-The fault in mlx-lm 0.32.2 (`mamba2.py`): one norm over all groups.
+The fault in mlx-lm 0.32.2 (`mamba2.py`; not reported): one norm over all groups.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from scheduler.engine.mlx.upstream.jamba import SharesOfAll
 from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
 from scheduler.engine.mlx.upstream.mamba2 import GroupedNorm
 from scheduler.engine.mlx.upstream.minimax_m3_vl import RowBlocks
-from scheduler.engine.mlx.upstream.phi3small import SparseBlocks
 
 _OURS: tuple[type[Any], ...] = (
     RowBlocks,
@@ -24,7 +23,6 @@ _OURS: tuple[type[Any], ...] = (
     RowTemperatures,
     SharesOfAll,
     SoftcapAttention,
-    SparseBlocks,
     WholeCaches,
 )
 _CONFIGURED: tuple[type[Any], ...] = (*GELUS, GroupedNorm, CorrectedChoice)

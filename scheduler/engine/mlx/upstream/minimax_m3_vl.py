@@ -1,8 +1,8 @@
 """minimax_m3_vl: sparse attention counts its blocks of keys from each row's first token.
 
-The fault in mlx-lm 0.32.2 (`minimax_m3_vl.py`): `_block_mask` cuts blocks by the column of the cache, which a
-shorter row's padding shifts, so the row chooses among other blocks than alone. It shows in prompts of more
-blocks than a query may choose.
+The fault in mlx-lm 0.32.2 (`minimax_m3_vl.py`; not reported): `_block_mask` cuts blocks by the column of the
+cache, which a shorter row's padding shifts, so the row chooses among other blocks than alone. It shows in
+prompts of more blocks than a query may choose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rotary positions that a module of mlx-lm leaves out or computes otherwise than config.json says.
 
 Some modules take no scaling of positions (Qwen3-MoE, Mixtral, Gemma 2), and mlx-lm's YaRN neither
-`attention_factor` nor `truncate`. It is written against mlx-lm 0.32.2, whose classes stay.
+`attention_factor` (mlx-lm #1507, closed without a change) nor `truncate`. The others are not reported. It is
+written against mlx-lm 0.32.2, whose classes stay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it does.
 
 Written against mlx-lm 0.32.2. ernie4_5_moe: see `ernie4_5_moe.py`. falcon_h1: its factors belong into the
-weights of keys and values, too. gpt2: only the first published files have no `transformer.` in their names.
-gpt_oss: experts that are not packed are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid:
-transformers names two norms otherwise.
+weights of keys and values, too (mlx-lm #1622, closed without a change). gpt2: only the first published files
+have no `transformer.` in their names. gpt_oss: experts that are not packed are (experts, inputs, outputs)
+with gates and ups in turn (#1079, closed without a change). olmo_hybrid: transformers names two norms
+otherwise. gpt2 and olmo_hybrid are not reported.
 """
 
 from __future__ import annotations

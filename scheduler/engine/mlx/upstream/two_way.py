@@ -1,7 +1,7 @@
 """Models whose tokens attend to all of their text: EmbeddingGemma, whose body mlx-lm has for Gemma 3 only,
 which attends backwards.
 
-It is written against mlx-lm 0.32.2, whose layers, norms and rotary positions stay.
+It is written against mlx-lm 0.32.2, whose layers, norms and rotary positions stay; not reported.
 """
 
 from __future__ import annotations

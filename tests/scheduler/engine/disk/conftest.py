@@ -1,4 +1,4 @@
-"""A store and a tier, each on a folder of its own."""
+"""A tier on a folder of its own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.engine.disk.disk_tier import DiskTier
-from tests.scheduler.engine.disk.desk import Desk
 from tests.scheduler.engine.disk.disk_contents import MODEL, PLENTY, SOON
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path / "kv" / "tier")
-    yield desk
-    desk.close()
 
 
 @pytest.fixture

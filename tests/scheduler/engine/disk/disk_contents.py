@@ -1,7 +1,4 @@
-"""Contents for the disk tier's tests: derived from the place, so that a wrong one shows immediately.
-
-Only the standard library: the processes that are killed import this too.
-"""
+"""Contents for the disk tier's tests: derived from the place, so that a wrong one shows immediately."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from hashlib import shake_128
 from pathlib import Path
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
-from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.disk.block_file import Content, HostArray, encode
+from scheduler.engine.disk.disk_folder import LOCK
 from scheduler.engine.disk.disk_tier import DiskTier, ReadOutcome
 
 MODEL = "5e" * 32
@@ -60,9 +58,24 @@ def read_all(tier: DiskTier, chain: Chain) -> ReadOutcome:
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """All that lies in the subfolders, by name."""
-    return {file.name: file for file in folder.glob("*/*")}
+    """All files in it, by name, but the lock's."""
+    return {file.name: file for file in folder.iterdir() if file.is_file() and file.name != LOCK}
 
 
 def weight_of(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files)
+
+
+_PLACE = Chain(MODEL, "", spelt("a")).block(BLOCK_TOKENS)
+SIZE = sum(len(part) for part in encode(content_of(_PLACE), _PLACE, MODEL))
+"""Every file that these tests write has this size, up to three blocks."""
+
+
+class Clock:
+    """Seconds, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -19,12 +20,13 @@ from scheduler.engine.disk.block_file import encode
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier, ReadOutcome
 from tests.examples import examples
-from tests.scheduler.engine.disk.desk import SIZE, Clock
 from tests.scheduler.engine.disk.disk_contents import (
     LONG_AGO,
     MODEL,
     PLENTY,
+    SIZE,
     SOON,
+    Clock,
     content_of,
     files_in,
     put_all,
@@ -235,11 +237,9 @@ class TierMachine(RuleBasedStateMachine):
                 file_name = "notes"
         if file_name in files_in(self.path) or place.file_name in self.wrong:
             return
-        file = self.path / file_name[:2] / file_name
-        file.parent.mkdir(exist_ok=True)
+        file = self.path / file_name
         file.write_bytes(content)
         os.utime(file, (LONG_AGO, LONG_AGO))
-        os.utime(file.parent, (LONG_AGO, LONG_AGO + self.clock.now))  # Another time at each copy.
         self.clock.now += 5
         assert self.tier.looks_again()
         self.foreign |= {file_name} if kind not in ("right", "other version") else set()
@@ -300,6 +300,39 @@ class TierMachine(RuleBasedStateMachine):
         assert weight_of(files_in(self.path).values()) <= self.budget
         self.held = expected
         self.observe_restart()
+
+    @precondition(lambda self: not self.calm)
+    @rule(
+        words=whole_prefixes,
+        call=st.sampled_from(["open", "write", "fsync", "replace", "unlink", "read", "utime"]),
+        number=st.sampled_from([errno.ENOSPC, errno.EIO, errno.EACCES]),
+        passed=st.integers(0, 5),
+    )
+    def disk_fails(self, words: Words, call: str, number: int, passed: int) -> None:
+        """From some call on until it is repaired; each failure is counted, and writes pause."""
+        real, calls, failed = getattr(os, call), passed, False
+
+        def failing(*arguments: Any, **options: Any) -> object:
+            nonlocal calls, failed
+            calls -= 1
+            if calls >= 0:
+                return real(*arguments, **options)
+            failed = True
+            raise OSError(number, os.strerror(number))
+
+        chain, before = self.chain(words), sum(self.tier.statistics().errors.values())
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, call, failing)
+            self.clock.now += 60
+            put_all(self.tier, chain)
+            assert self.tier.flush(SOON)
+            if call != "unlink":  # A damaged file that cannot be deleted stays until the next start.
+                self.tier.start_read(chain, 0, self.tier.match(chain, chain.tokens)).result(SOON)
+            assert self.tier.flush(SOON)
+        self.clock.now += 60
+        assert not failed or sum(self.tier.statistics().errors.values()) > before
+        names, expected = files_in(self.path), self.held | self.blocks_of(words)
+        self.observe({name: place for name, place in expected.items() if place.file_name in names})
 
     @precondition(lambda self: self.budget < PLENTY)
     @rule()

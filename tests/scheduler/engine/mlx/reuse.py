@@ -187,11 +187,11 @@ _BATCHINGS: dict[str, Batching] = {**dict.fromkeys(FAMILIES, Batching()), **FALL
 def batching_of(model: Any, family: str) -> Batching:
     """What the check at load finds. For what is no family of ours, it runs once."""
     if family not in _BATCHINGS:
-        _BATCHINGS[family] = checked(model, family).batching
+        _BATCHINGS[family] = checked(model, family)
     return _BATCHINGS[family]
 
 
-def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> load_check.Verdict:
+def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> Batching:
     """The check at load."""
     packing = PACKINGS[kv_cache_dtype]
     used = make_prompt_cache(model)

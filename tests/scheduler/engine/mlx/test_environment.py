@@ -14,7 +14,7 @@ import pytest
 from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
 from scheduler.engine.mlx.environment import drop_compiled, set_defaults
 from scheduler.engine.mlx.loading import load
-from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
+from scheduler.engine.mlx.sharing_check import computes_in_float32, shares_in_place
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Ready
 from tests.scheduler.engine.mlx.families import random_model
@@ -107,7 +107,7 @@ def test_where_an_operator_wants_tf32_the_checks_know(
         assert _loaded(tiny_folder, "float32").float32 == "tf32"
         assert not computes_in_float32(model)
         monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _coarse)
-        assert sharing_fault(model) is None
+        assert shares_in_place(model)
 
 
 _exact = mx.fast.scaled_dot_product_attention

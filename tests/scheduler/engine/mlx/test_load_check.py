@@ -17,7 +17,7 @@ from mlx_lm.utils import load_model
 from scheduler.engine.mlx import load_check, loading
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
-from scheduler.engine.mlx.load_check import ModelUnusable, Verdict
+from scheduler.engine.mlx.load_check import ModelUnusable
 from scheduler.models.random_qwen3 import TINY, write_model
 from tests.contracts.journal import alone, request
 from tests.examples import sampled
@@ -31,9 +31,7 @@ from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 @pytest.mark.parametrize("family", sampled(sorted(FAMILIES), [*FALLING_BACK, "qwen3", "gpt_oss"]))
 def test_each_family_falls_back_no_further_than_it_must(family: str) -> None:
     """What mlx-lm's module cannot do is found, and nothing is taken from the others."""
-    verdict = checked(random_model(family), family)
-    assert verdict.batching == FALLING_BACK.get(family, Batching())
-    assert bool(verdict.reasons) == (family in FALLING_BACK)
+    assert checked(random_model(family), family) == FALLING_BACK.get(family, Batching())
 
 
 Fault: TypeAlias = Callable[[mx.array, Any, mx.array], mx.array]
@@ -70,9 +68,7 @@ def _raises_in_batches(tokens: mx.array, cache: Any, logits: mx.array) -> mx.arr
 @pytest.mark.parametrize("fault", [_wrong_in_batches, _nan_in_batches, _raises_in_batches])
 def test_a_model_that_is_wrong_in_batches_runs_one_row_at_a_time(fault: Fault) -> None:
     """Whether it is a little wrong, not a number, or raises."""
-    verdict = checked(_Faulty(random_model("qwen3", **SMALL), fault), "qwen3")
-    assert verdict.batching == ONE_ROW
-    assert len(verdict.reasons) >= 2
+    assert checked(_Faulty(random_model("qwen3", **SMALL), fault), "qwen3") == ONE_ROW
 
 
 def _lagging(tokens: mx.array, cache: Any) -> bool:
@@ -104,11 +100,7 @@ def _raises_where_rows_lag(tokens: mx.array, cache: Any, logits: mx.array) -> mx
 def test_a_model_that_is_wrong_with_drafts_only_has_none(fault: Fault) -> None:
     """All the rest of the batch is its own, and no draft is asked for."""
     model = _Faulty(random_model("qwen3", **SMALL), fault)
-    verdict = checked(model, "qwen3")
-    assert verdict.batching == Batching(drafts=False)
-    assert verdict.batching.fallbacks == ("no_drafts",)
-    (reason,) = verdict.reasons
-    assert reason.startswith("with drafts: ")
+    assert checked(model, "qwen3") == Batching(drafts=False)
     engine = ReuseEngine(model, f"qwen3, {fault.__name__}")
     assert not engine.backend.facts.verifies
 
@@ -121,7 +113,7 @@ def test_what_the_check_costs() -> None:
         calls.append(tokens.size)
         return logits
 
-    assert checked(_Faulty(random_model("qwen3", **SMALL), counted), "qwen3") == Verdict(Batching())
+    assert checked(_Faulty(random_model("qwen3", **SMALL), counted), "qwen3") == Batching()
     assert len(calls) <= 45
     assert sum(calls) <= 400
 
@@ -147,7 +139,7 @@ def test_rounding_is_no_fault() -> None:
     """In 16 bits a batch may round otherwise."""
     model = random_model("qwen3", **SMALL)
     model.set_dtype(mx.bfloat16)
-    assert checked(model, "qwen3") == Verdict(Batching())
+    assert checked(model, "qwen3") == Batching()
 
 
 def test_rounding_of_many_layers_is_no_fault(tmp_path: Path) -> None:
@@ -156,14 +148,14 @@ def test_rounding_of_many_layers_is_no_fault(tmp_path: Path) -> None:
     write_model(replace(TINY, layers=24, seed=3), tmp_path / "deep")
     model, _ = load_model(tmp_path / "deep", lazy=True)
     model.set_dtype(mx.bfloat16)
-    assert checked(model, "qwen3") == Verdict(Batching())
+    assert checked(model, "qwen3") == Batching()
 
 
 def test_padding_is_found_in_16_bits() -> None:
     """In nemotron_h it shows only behind a cached state: without prefixes the difference is like rounding."""
     model, model_type = build("nemotron_h")
     model.set_dtype(mx.bfloat16)
-    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
+    assert checked(model, model_type).fallbacks == ("equal_chunks",)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +170,14 @@ def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
     token of a prompt went to another expert; falcon_h1 differs as much with one row at a time. The zoo
     finds them right."""
     model, model_type = build(name)
-    assert checked(model, model_type) == Verdict(Batching())
+    assert checked(model, model_type) == Batching()
 
 
 @pytest.mark.parametrize("weights", sampled(["bfloat16", "float16", "affine4"], []))
 def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
     """One set of prompts is enough: of two, one hid it."""
     model, model_type = build(f"rwkv7@{weights}")
-    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
+    assert checked(model, model_type).fallbacks == ("equal_chunks",)
 
 
 def test_rounding_that_logits_do_not_show_is_none_either() -> None:
@@ -196,7 +188,7 @@ def test_rounding_that_logits_do_not_show_is_none_either() -> None:
     def widened(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
         return logits.astype(mx.float32)
 
-    assert checked(_Faulty(model, widened), "qwen3") == Verdict(Batching())
+    assert checked(_Faulty(model, widened), "qwen3") == Batching()
 
 
 @pytest.mark.parametrize("weights", sampled(["bfloat16", "affine4", "mxfp4"], ["affine4"]))
@@ -207,7 +199,7 @@ def test_a_fault_is_found_in_any_weights(weights: str) -> None:
     def fault(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
         return mx.concatenate([logits[:1], logits[1:, :, ::-1]])
 
-    assert checked(_Faulty(model, fault), model_type).batching == ONE_ROW
+    assert checked(_Faulty(model, fault), model_type) == ONE_ROW
 
 
 def test_a_model_that_fails_alone_as_well_is_refused() -> None:
@@ -249,7 +241,7 @@ def _count_checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     checks: list[int] = []
     whole = load_check.check
 
-    def counted(*args: Any, **options: Any) -> Verdict:
+    def counted(*args: Any, **options: Any) -> Batching:
         checks.append(1)
         return whole(*args, **options)
 

@@ -26,7 +26,6 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.kept_verdicts import StoredVerdict
-from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
@@ -260,7 +259,7 @@ def test_rows_that_run_one_at_a_time_are_not_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They have mlx-lm's own caches, and are charged for these."""
-    monkeypatch.setattr(model_loading, "_verdict", lambda *_: StoredVerdict(Verdict(ONE_ROW)))
+    monkeypatch.setattr(model_loading, "_verdict", lambda *_: StoredVerdict(ONE_ROW))
     family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": 64}
     _save(tmp_path, random_model("qwen3", head_dim=64), family)
     backend = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None)
@@ -414,7 +413,7 @@ def test_what_another_macos_computed_is_not_trusted(
         return states[-1]
 
     monkeypatch.setattr(model_loading, "states_fingerprint", fingerprinted)
-    monkeypatch.setattr(model_loading, "_checked", lambda *_: Verdict(Batching()))
+    monkeypatch.setattr(model_loading, "_checked", lambda *_: Batching())
     disk = {"kv_disk": str(tmp_path / "disk"), "kv_disk_bytes": 1 << 20, "cache_folder": str(tmp_path)}
     for release in ("", "26.1", "26.2", "26.2"):
         monkeypatch.setattr("platform.mac_ver", lambda release=release: (release, ("", "", ""), "arm64"))

@@ -58,10 +58,8 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> _Masks:
     return _Masks(monkeypatch)
 
 
-def _constraints(
-    model: GrammarModel, masks: _Masks, count: int, judged_elsewhere: bool = False
-) -> list[Constraint]:
-    grammars = Grammars(model.tokenizer, clock=masks.clock, judged_elsewhere=judged_elsewhere)
+def _constraints(model: GrammarModel, masks: _Masks, count: int) -> list[Constraint]:
+    grammars = Grammars(model.tokenizer, clock=masks.clock)
     submit = model.engine().submit(asked(_LETTERS, 1))[1]
     made = [grammars.constraint(EngineSequence.of(submit)) for _ in range(count)]
     return [constraint for constraint in made if constraint is not None]
@@ -86,17 +84,6 @@ def test_the_slow_row_fails_alone(rows: int, unnoticed: int, model: GrammarModel
     failed = _masks_until_failure(constraints, masks, 30)
     assert failed == [*[None] * (rows - 1), MAX_SLOW_MASKS + unnoticed]
     assert constraints[-1].failure == "the grammar is too slow: 8 tokens took over 50 ms each"
-
-
-def test_of_several_ranks_none_ends_a_row_by_its_own_clock(model: GrammarModel, masks: _Masks) -> None:
-    """It says that the row should end, and goes on."""
-    constraints = _constraints(model, masks, 2, judged_elsewhere=True)
-    masks.slow = [constraints[1].matcher]
-    assert _masks_until_failure(constraints, masks, 30) == [None, None]
-    assert [one.too_slow for one in constraints] == [
-        None,
-        "the grammar is too slow: 8 tokens took over 50 ms each",
-    ]
 
 
 def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -> None:

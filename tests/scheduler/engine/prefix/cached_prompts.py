@@ -11,7 +11,7 @@ from itertools import count
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound, Retention
 from scheduler.shared.token_ids import KEY_BYTES
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, cut_of
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES
 PLENTY = 10**9
@@ -37,14 +37,14 @@ def cache_of(
 def keep(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
-    return cache.insert(tokens, "", cut_of(tokens), session, system)
+    return cache.insert(at(tokens), cut_of(tokens), session, system)
 
 
 def serve(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
     """A whole request: look up, compute, store, release. The tokens that were found."""
-    lease = cache.match_and_lease(tokens, "", system)
+    lease = cache.match_and_lease(at(tokens), system)
     found = lease.length
     keep(cache, tokens, session, system)
     cache.release(lease)

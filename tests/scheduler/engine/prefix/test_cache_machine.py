@@ -22,6 +22,7 @@ from tests.scheduler.engine.prefix.test_radix_tree import (
     STATE_BYTES,
     Run,
     State,
+    at,
     content_of,
     cut_of,
     longest,
@@ -69,7 +70,7 @@ class CacheMachine(RuleBasedStateMachine):
         missing = len(tokens) - longest(self.held, salt, tokens, len(tokens))
         fits = self.cache.nbytes + missing * TOKEN_BYTES <= self.room
         before, totals = self.held, self.totals()
-        added = self.cache.insert(tokens, salt, cut_of(tokens, self.grain), session, system)
+        added = self.cache.insert(at(tokens, salt), cut_of(tokens, self.grain), session, system)
         self.observe()
         new = self.held - before
         assert new <= prefixes(tokens, salt), "only what was stored is new"
@@ -92,7 +93,7 @@ class CacheMachine(RuleBasedStateMachine):
 
         before = self.held
         try:
-            self.cache.insert(tokens, salt, cut)
+            self.cache.insert(at(tokens, salt), cut)
         except MemoryError:
             assert (salt, tuple(tokens)) not in before
         self.observe()
@@ -140,9 +141,9 @@ class CacheMachine(RuleBasedStateMachine):
     def lookup(self, tokens: list[int], salt: str, system: int, session: str | None) -> None:
         usable = set(self.states) if self.needs_snapshot else self.held
         expected = longest(usable, salt, tokens, len(tokens) - 1)
-        assert self.cache.match_length(tokens, salt) == expected
+        assert self.cache.find(at(tokens, salt)).length == expected
         before = self.held
-        lease = self.cache.match_and_lease(tokens, salt, system, session)
+        lease = self.cache.match_and_lease(at(tokens, salt), system, session)
         assert lease.length == expected
         assert all(taken > 0 for _, taken in lease.pieces)
         state = self.states[salt, tuple(tokens[:expected])] if self.needs_snapshot and expected else None
@@ -168,7 +169,7 @@ class CacheMachine(RuleBasedStateMachine):
         salt, prefix = data.draw(st.sampled_from(sorted(self.held)))
         known, before, states = (salt, prefix) in self.states, self.held, self.states
         state = State(prefix, size)
-        kept = self.cache.attach(prefix, salt, state)
+        kept = self.cache.attach(at(prefix, salt), state)
         self.observe()
         assert self.held <= before
         assert kept == (self.states.get((salt, prefix)) is state)
@@ -180,7 +181,7 @@ class CacheMachine(RuleBasedStateMachine):
     def attach_to_what_is_not_held(self, tokens: list[int], salt: str) -> None:
         if (salt, tuple(tokens)) not in self.held:
             before = self.states
-            assert not self.cache.attach(tokens, salt, State(tuple(tokens)))
+            assert not self.cache.attach(at(tokens, salt), State(tuple(tokens)))
             self.observe()
             assert self.states == before
 

@@ -9,7 +9,7 @@ from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.pins import MOST_PINS, pin_name
 from scheduler.shared.reports import PinReport
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at
 
 
 class Timed:
@@ -37,13 +37,13 @@ def test_what_is_held_outlives_everything_until_its_time() -> None:
     for start in range(1000, 20_000, 100):
         timed.now += 1.0
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(words(0, 101), "") == 100
+    assert timed.cache.find(at(words(0, 101))).length == 100
     assert timed.held_tokens() == 100
     timed.now = 301.0
     for start in range(30_000, 40_000, 100):
         timed.now += 1.0
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(words(0, 101), "") == 0
+    assert timed.cache.find(at(words(0, 101))).length == 0
     assert timed.held_tokens() == 0
     assert timed.cache.check_integrity() == []
 
@@ -68,10 +68,10 @@ def test_only_what_was_computed_up_to_there_is_held() -> None:
     keep(timed.cache, words(0, 150))
     assert timed.cache.hold(words(0, 100), "", 10.0)
     assert timed.held_tokens() == 100
-    timed.cache.release(timed.cache.match_and_lease(words(0, 40) + words(9000, 9), ""))
+    timed.cache.release(timed.cache.match_and_lease(at(words(0, 40) + words(9000, 9))))
     assert timed.held_tokens() == 100
     timed.cache.set_running_bytes(300 * TOKEN_BYTES)
-    assert timed.cache.match_length(words(0, 151), "") == 100
+    assert timed.cache.find(at(words(0, 151))).length == 100
     timed.now = 11.0
     timed.cache.evict(1)
     assert timed.held_tokens() == 0
@@ -83,7 +83,7 @@ def test_running_rows_take_what_is_held_in_the_end() -> None:
     keep(timed.cache, words(0, 100))
     timed.cache.hold(words(0, 100), "", 1000.0)
     timed.cache.set_running_bytes(350 * TOKEN_BYTES)
-    assert timed.cache.match_length(words(0, 101), "") == 0
+    assert timed.cache.find(at(words(0, 101))).length == 0
     assert timed.held_tokens() == 0
     assert timed.cache.check_integrity() == []
 
@@ -93,7 +93,7 @@ def test_nothing_is_held_where_nothing_can_be_restored() -> None:
     timed = Timed(400, needs_snapshot=True)
     keep(timed.cache, words(0, 100))
     assert not timed.cache.hold(words(0, 100), "", 10.0)
-    timed.cache.attach(words(0, 60), "", State((), nbytes=0))
+    timed.cache.attach(at(words(0, 60)), State((), nbytes=0))
     assert timed.cache.hold(words(0, 100), "", 10.0)
     assert timed.held_tokens() == 60
     assert not timed.cache.hold(words(7000, 10), "", 10.0)
@@ -120,15 +120,15 @@ def test_a_pin_has_no_end_but_its_release() -> None:
     timed.now = 1e9
     for start in range(10_000, 20_000, 100):
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(common + one + words(9, 1), "") == 100
+    assert timed.cache.find(at(common + one + words(9, 1))).length == 100
     assert not timed.cache.unpin("unknown")
     assert timed.cache.unpin(name)
     assert not timed.cache.unpin(name)
     assert (timed.held_tokens(), len(timed.cache.statistics().pins)) == (100, 1)
     for start in range(20_000, 30_000, 100):
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(common + one + words(9, 1), "") == 60
-    assert timed.cache.match_length(common + other + words(9, 1), "") == 100
+    assert timed.cache.find(at(common + one + words(9, 1))).length == 60
+    assert timed.cache.find(at(common + other + words(9, 1))).length == 100
     assert timed.cache.check_integrity() == []
 
 

@@ -10,19 +10,18 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefix import radix_tree
-from scheduler.engine.prefix.nodes import Known
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import ScriptedPlan, StepOutput, Submit
 from scheduler.shared.token_ids import common_run
 from tests.contracts.journal import request
 from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import Run, State, cut_of, python_lines
+from tests.scheduler.engine.prefix.test_radix_tree import Run, State, at, cut_of, python_lines
 
 
 def _chain(tree: RadixTree[Run, State], tokens: Sequence[int], step: int) -> None:
     for end in range(step, len(tokens) + 1, step):
-        tree.insert(tokens[:end], "", cut_of(tokens))
+        tree.insert(at(tokens[:end]), cut_of(tokens))
 
 
 def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
@@ -33,7 +32,7 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         prompt = array("I", range(tokens))
         _chain(tree, prompt, tokens // edges)
         diverging = prompt[: tokens // 2] + array("I", [7_000_000]) + prompt[tokens // 2 + 1 :]
-        lines[tokens, edges], found = python_lines(tree.match, diverging, "")
+        lines[tokens, edges], found = python_lines(tree.match, at(diverging))
         assert found.length == tokens // 2
     assert lines[100_000, 1] <= lines[1_000, 1] + 7 * 5, "twice the tokens are one more bisection"
     assert lines[100_000, 50] <= 100 + 50 * 10
@@ -55,15 +54,16 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_was_matched_once_is_not_compared_again(compared: list[int]) -> None:
     """From the node that an earlier match reached: only what is new, also after the path to it was split."""
     tree: RadixTree[Run, State] = RadixTree()
-    prompt, known = array("I", range(1_000)), Known[Run, State]()
+    prompt = array("I", range(1_000))
+    known = at(prompt)
     _chain(tree, prompt, 250)
-    tree.match(prompt, "", 600, known)
+    tree.match(known, 600)
     assert sum(compared) >= 600
-    tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
+    tree.insert(at([0, 1, 9]), cut_of([0, 1, 9]))
     compared.clear()
-    assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
+    assert [node.end for node in tree.match(known, 900).path] == [2, 250, 500, 750, 1_000]
     assert sum(compared) == 900 - 500
-    assert tree.match(prompt, "", 300, known) == tree.match(prompt, "", 300)
+    assert tree.match(known, 300) == tree.match(at(prompt), 300)
     assert sum(compared) == 900 - 500 + 300, "only the match that knows nothing compares"
 
 
@@ -101,7 +101,7 @@ def test_a_prompt_that_parts_within_an_edge_is_compared_once(compared: list[int]
     keep(cache, words(0, 1_000))
     compared.clear()
     prompt = [*words(0, 600), 7_000_000, 7_000_001]
-    lease = cache.match_and_lease(prompt, "")
+    lease = cache.match_and_lease(at(prompt))
     assert (lease.length, compared) == (600, [601])
-    found = cache.match(prompt, "")
+    found = cache.match(at(prompt))
     assert (lease.node, lease.pieces, found.inside) == (found.path[-1], found.pieces, False)

@@ -12,6 +12,7 @@ from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,
     Run,
     State,
+    at,
     content_of,
     cut_of,
     python_lines,
@@ -22,10 +23,10 @@ def test_an_exact_repeat_leaves_one_token_to_compute() -> None:
     """There must be a forward pass to sample from; a prompt of one token finds nothing."""
     cache = cache_of()
     keep(cache, words(0, 500))
-    assert cache.match_and_lease(words(0, 500), "").length == 499
-    assert cache.match_and_lease(words(0, 501), "").length == 500
-    assert cache.match_and_lease(words(0, 1), "").length == 0
-    assert cache.match_and_lease(words(0, 0), "").length == 0
+    assert cache.match_and_lease(at(words(0, 500))).length == 499
+    assert cache.match_and_lease(at(words(0, 501))).length == 500
+    assert cache.match_and_lease(at(words(0, 1))).length == 0
+    assert cache.match_and_lease(at(words(0, 0))).length == 0
 
 
 def test_thirty_two_conversations_on_one_prefix_hold_one_prefix() -> None:
@@ -48,8 +49,8 @@ def test_a_branch_never_destroys_a_longer_prefix() -> None:
     long, title = words(0, 6000), words(0, 2000) + words(50_000, 15)
     serve(cache, long, session="s")
     assert serve(cache, title, session="s") == 2000
-    assert cache.match_length(long, "") == 5999
-    assert cache.match_length(title, "") == 2014
+    assert cache.find(at(long)).length == 5999
+    assert cache.find(at(title)).length == 2014
     cache.set_running_bytes((PLENTY - 5000) * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
@@ -58,7 +59,7 @@ def test_what_a_split_leaves_of_an_edge_in_use_can_be_evicted() -> None:
     """A lease on the beginning of an edge keeps all of it until another prompt splits it behind the lease."""
     cache = cache_of()
     keep(cache, words(0, 100))
-    lease = cache.match_and_lease(words(0, 51), "")
+    lease = cache.match_and_lease(at(words(0, 51)))
     assert cache.evict(TOKEN_BYTES) == 0
     keep(cache, words(0, 60) + words(1000, 5))
     assert cache.check_integrity() == []
@@ -72,15 +73,18 @@ def test_a_shorter_branch_of_a_long_conversation_costs_nothing() -> None:
     keep(cache, words(0, 6000))
     assert keep(cache, words(0, 2000)) == 0
     assert (cache.statistics().nodes, cache.statistics().tokens) == (1, 6000)
-    assert cache.match_length(words(0, 6000), "") == 5999
+    assert cache.find(at(words(0, 6000))).length == 5999
 
 
 def test_salts_isolate() -> None:
     """One tenant's prefix is another tenant's miss, also in what is counted and cleared by name."""
     cache = cache_of()
-    cache.insert(words(0, 100), "red", cut_of(words(0, 100)))
-    assert (cache.match_length(words(0, 100), "red"), cache.match_length(words(0, 100), "blue")) == (99, 0)
-    cache.insert(words(0, 100), "blue", cut_of(words(0, 100)))
+    cache.insert(at(words(0, 100), "red"), cut_of(words(0, 100)))
+    assert (cache.find(at(words(0, 100), "red")).length, cache.find(at(words(0, 100), "blue")).length) == (
+        99,
+        0,
+    )
+    cache.insert(at(words(0, 100), "blue"), cut_of(words(0, 100)))
     assert cache.statistics().tokens == 200
 
 
@@ -93,17 +97,17 @@ def test_what_fits_is_stored_shallow_first() -> None:
         asked.append((start, end))
         return Run(tuple(words(start, end - start)))
 
-    assert cache.insert(words(0, 1000), "", cut) == 100 * TOKEN_BYTES
-    assert cache.insert(words(0, 1000), "", cut) == 0
+    assert cache.insert(at(words(0, 1000)), cut) == 100 * TOKEN_BYTES
+    assert cache.insert(at(words(0, 1000)), cut) == 0
     assert asked == [(0, 100)]
-    assert cache.match_length(words(0, 1000), "") == 100
+    assert cache.find(at(words(0, 1000))).length == 100
 
 
 def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
     """Sizes are measured after the cut, and the excess goes immediately; nothing added is reported then."""
     cache = cache_of(10)
     tokens = words(0, 10)
-    assert cache.insert(tokens, "", cut_of(tokens, grain=64)) == 0
+    assert cache.insert(at(tokens), cut_of(tokens, grain=64)) == 0
     assert cache.nbytes == 0
     assert cache.check_integrity() == []
 
@@ -112,8 +116,8 @@ def test_halves_that_are_larger_than_the_whole_do_not_burst_the_budget() -> None
     """Buffers are rounded up; a cut that costs more makes room immediately, also when a lookup makes it."""
     cache = cache_of(8)
     tokens = words(0, 8)
-    cache.insert(tokens, "", cut_of(tokens, grain=4))
-    lease = cache.match_and_lease(words(0, 3) + words(100, 9), "")
+    cache.insert(at(tokens), cut_of(tokens, grain=4))
+    lease = cache.match_and_lease(at(words(0, 3) + words(100, 9)))
     assert (lease.length, cache.nbytes) == (3, 4 * RUN_BYTES + 3 * KEY_BYTES)
     assert cache.check_integrity() == []
 
@@ -123,7 +127,7 @@ def test_running_requests_come_first() -> None:
     released, what was over goes."""
     cache = cache_of(300)
     keep(cache, words(0, 100))
-    lease = cache.match_and_lease(words(0, 100), "")
+    lease = cache.match_and_lease(at(words(0, 100)))
     keep(cache, words(1000, 100))
     cache.set_running_bytes(280 * TOKEN_BYTES)
     assert (cache.room, cache.nbytes) == (20 * TOKEN_BYTES, 100 * TOKEN_BYTES)
@@ -139,7 +143,7 @@ def test_no_budget_is_a_cache_turned_off() -> None:
     """Lookups miss, nothing is stored or cut, nothing complains."""
     cache = cache_of(0, needs_snapshot=True)
     assert serve(cache, words(0, 100), session="s") == 0
-    assert not cache.attach(words(0, 100), "", State(()))
+    assert not cache.attach(at(words(0, 100)), State(()))
     cache.set_running_bytes(1000)
     assert (cache.room, cache.clear()) == (0, 0)
     statistics = cache.statistics()
@@ -152,7 +156,7 @@ def test_clear_lets_go_of_everything_that_is_not_in_use() -> None:
     cache = cache_of()
     keep(cache, words(0, 100))
     keep(cache, words(1000, 100))
-    lease = cache.match_and_lease(words(0, 60), "")
+    lease = cache.match_and_lease(at(words(0, 60)))
     assert cache.clear() == 100 * TOKEN_BYTES
     assert cache.statistics().evicted_tokens["cleared"] == 100
     cache.release(lease)
@@ -169,11 +173,11 @@ def test_room_is_made_for_what_a_step_takes() -> None:
     cache = cache_of()
     for start in (0, 1000, 2000):
         keep(cache, words(start, 100))
-    lease = cache.match_and_lease(words(0, 100), "")
+    lease = cache.match_and_lease(at(words(0, 100)))
     assert cache.evict(1) == 100 * TOKEN_BYTES
     assert cache.evict(PLENTY) == 100 * TOKEN_BYTES, "what is in use stays"
     assert cache.evict(1) == 0
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(at(words(0, 101))).length == 100
     cache.release(lease)
     keep(cache, words(1000, 100))
     assert cache.nbytes == 200 * TOKEN_BYTES
@@ -188,9 +192,9 @@ def test_a_cut_that_fails_leaves_no_pin_behind() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        cache.insert(words(0, 50) + words(1000, 50), "", cut, "s")
+        cache.insert(at(words(0, 50) + words(1000, 50)), cut, "s")
     assert cache.check_integrity() == []
-    assert cache.match_length(words(0, 100), "") == 99
+    assert cache.find(at(words(0, 100))).length == 99
     assert cache.clear() == 100 * TOKEN_BYTES
 
 
@@ -213,7 +217,7 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         for branch in range(100):
             keep(cache, prompt[: tokens // 2] + words(10**6 + branch, 1))
         keep(cache, prompt)
-        lines[tokens], lease = python_lines(cache.match_and_lease, prompt, "")
+        lines[tokens], lease = python_lines(cache.match_and_lease, at(prompt))
         assert lease.length == tokens - 1
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
     assert lines[100_000] < 150
@@ -227,14 +231,14 @@ def test_an_eviction_is_amortised_logarithmic() -> None:
         for index in range(nodes):
             keep(cache, words(100 * index, 10))
         for index in range(nodes):
-            cache.release(cache.match_and_lease(words(100 * index, 10), ""))
+            cache.release(cache.match_and_lease(at(words(100 * index, 10))))
         total = 0
         for index in range(nodes, 2 * nodes):
             total += python_lines(keep, cache, words(100 * index, 10))[0]
         cost[nodes] = total / nodes
     assert cost[2_000] < 1.5 * cost[200]
     for _ in range(10_000):
-        cache.release(cache.match_and_lease(words(100 * 3_999, 10), ""))
+        cache.release(cache.match_and_lease(at(words(100 * 3_999, 10))))
     assert len(cache._queue) <= 64 + 4 * 2_000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,6 +58,11 @@ def cut_of(tokens: Sequence[int], grain: int = 1) -> Callable[[int, int], Run]:
     return lambda start, end: Run(tuple(tokens[start:end]), grain)
 
 
+def at(tokens: Sequence[int], salt: str = "") -> Known[Run, State]:
+    """These tokens, of which nothing is known yet."""
+    return Known(compact(tokens), salt)
+
+
 def content_of(lease: Lease[Run, State]) -> list[int]:
     """The tokens that a lease really carries."""
     return [token for run, taken in lease.pieces for token in run.values[:taken]]
@@ -94,10 +99,8 @@ salts = st.sampled_from(["", "tenant"])
 class Row:
     """A running sequence that is matched again and again while more of it is computed."""
 
-    tokens: array[int]
-    salt: str
+    known: Known[Run, State]
     computed: int = 0
-    known: Known[Run, State] = field(default_factory=Known)
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -120,11 +123,11 @@ class TreeMachine(RuleBasedStateMachine):
             calls.append((start, end))
             return Run(tuple(tokens[start:end]))
 
-        node = self.tree.insert(tokens, salt, cut)
+        node = self.tree.insert(at(tokens, salt), cut)
         assert calls == ([(known, len(tokens))] if known < len(tokens) else [])
         assert node.start < len(tokens) <= node.end
         self.held |= {(salt, tuple(tokens[:n])) for n in range(1, len(tokens) + 1)}
-        assert self.tree.insert(tokens, salt, cut) is node, "the second time changes nothing"
+        assert self.tree.insert(at(tokens, salt), cut) is node, "the second time changes nothing"
 
     @rule(tokens=prompts, salt=salts)
     def insert_what_cannot_be_cut(self, tokens: list[int], salt: str) -> None:
@@ -133,11 +136,11 @@ class TreeMachine(RuleBasedStateMachine):
 
         if (salt, tuple(tokens)) not in self.held:
             with pytest.raises(MemoryError):
-                self.tree.insert(tokens, salt, cut)
+                self.tree.insert(at(tokens, salt), cut)
 
     @rule(tokens=prompts, salt=salts, limit=st.none() | st.integers(0, 10))
     def match(self, tokens: list[int], salt: str, limit: int | None) -> None:
-        match = self.tree.match(tokens, salt, limit)
+        match = self.tree.match(at(tokens, salt), limit)
         within = len(tokens) if limit is None else min(limit, len(tokens))
         assert match.length == longest(self.held, salt, tokens, within)
         taken = [token for node in match.path for token in node.segment.values[: match.taken(node)]]
@@ -146,21 +149,21 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(tokens=prompts, salt=salts, length=st.integers(0, 8))
     def cut_a_match_off(self, tokens: list[int], salt: str, length: int) -> None:
-        match = self.tree.match(tokens, salt)
+        match = self.tree.match(at(tokens, salt))
         length = min(length, match.length)
-        assert match.until(length) == Match(match.tokens, self.tree.match(tokens, salt, length).path, length)
+        assert match.until(length) == Match(self.tree.match(at(tokens, salt), length).path, length)
 
     @rule(tokens=prompts, salt=salts)
     def start_a_row(self, tokens: list[int], salt: str) -> None:
-        self.rows.append(Row(compact(tokens), salt))
+        self.rows.append(Row(at(tokens, salt)))
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data(), more=st.integers(0, 3))
     def match_a_row_again(self, data: st.DataObject, more: int) -> None:
         row = data.draw(st.sampled_from(self.rows))
-        row.computed = min(row.computed + more, len(row.tokens))
-        match = self.tree.match(row.tokens, row.salt, row.computed, row.known)
-        assert match == self.tree.match(row.tokens, row.salt, row.computed)
+        row.computed = min(row.computed + more, len(row.known.tokens))
+        match = self.tree.match(row.known, row.computed)
+        assert match == self.tree.match(at(row.known.tokens, row.known.salt), row.computed)
         assert match.whole is None or match.whole.end <= match.length
         assert match.whole is None or row.known.node is not None
 
@@ -168,19 +171,19 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(data=st.data(), end=st.integers(1, 8))
     def keep_of_a_row(self, data: st.DataObject, end: int) -> None:
         row = data.draw(st.sampled_from(self.rows))
-        kept = row.tokens[:end]
-        node = self.tree.insert(kept, row.salt, cut_of(kept), row.known)
-        self.held |= {(row.salt, tuple(kept[:n])) for n in range(1, len(kept) + 1)}
-        match = self.tree.match(kept, row.salt)
+        kept, salt = row.known.tokens[:end], row.known.salt
+        node = self.tree.insert(row.known, cut_of(kept), len(kept))
+        self.held |= {(salt, tuple(kept[:n])) for n in range(1, len(kept) + 1)}
+        match = self.tree.match(at(kept, salt))
         assert (match.length, match.path[-1]) == (len(kept), node)
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data(), end=st.integers(1, 8))
     def attach_to_a_row(self, data: st.DataObject, end: int) -> None:
         row = data.draw(st.sampled_from(self.rows))
-        place = row.salt, tuple(row.tokens[:end])
+        place = row.known.salt, tuple(row.known.tokens[:end])
         state = State(place[1])
-        node = self.tree.attach(row.tokens[:end], row.salt, state, row.known)
+        node = self.tree.attach(row.known, state, len(place[1]))
         assert (node is not None) == (place in self.held and place not in self.states)
         if node is not None:
             assert self.path_of(node) == place[1]
@@ -189,7 +192,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(tokens=prompts, salt=salts)
     def attach(self, tokens: list[int], salt: str) -> None:
         place, state = (salt, tuple(tokens)), State(tuple(tokens))
-        node = self.tree.attach(tokens, salt, state)
+        node = self.tree.attach(at(tokens, salt), state)
         assert (node is not None) == (place in self.held and place not in self.states)
         if node is not None:
             assert (node.end, node.snapshot) == (len(tokens), state)
@@ -197,7 +200,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(tokens=prompts, salt=salts)
     def lease(self, tokens: list[int], salt: str) -> None:
-        self.leases.append((self.tree.lease(self.tree.match(tokens, salt)), tokens))
+        self.leases.append((self.tree.lease(self.tree.match(at(tokens, salt))), tokens))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -268,17 +271,17 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
     tree: RadixTree[Run, State] = RadixTree()
     prompt = array("I", [1, 2, 3])
     assert compact(prompt) is prompt
-    tree.insert(prompt, "", cut_of([1, 2, 3]))
+    tree.insert(at(prompt), cut_of([1, 2, 3]))
     prompt[0] = 9
-    assert tree.match([1, 2, 3], "").length == 3
+    assert tree.match(at([1, 2, 3])).length == 3
     assert [(node.tokens.typecode, node.tokens.itemsize) for node in tree.walk()] == [("I", KEY_BYTES)]
 
 
 def test_a_removed_node_holds_nothing_even_while_it_is_referenced() -> None:
     """Its bytes are free immediately; and with the last node its salt is forgotten."""
     tree: RadixTree[Run, State] = RadixTree()
-    node = tree.insert([1, 2], "tenant", cut_of([1, 2]))
-    tree.attach([1, 2], "tenant", State((1, 2)))
+    node = tree.insert(at([1, 2], "tenant"), cut_of([1, 2]))
+    tree.attach(at([1, 2], "tenant"), State((1, 2)))
     tree.remove(node)
     assert (node.parent, node.snapshot, len(node.tokens)) == (None, None, 0)
     with pytest.raises(AssertionError, match="removed node"):
@@ -289,14 +292,14 @@ def test_a_removed_node_holds_nothing_even_while_it_is_referenced() -> None:
 def test_only_leaves_that_nobody_leases_can_be_removed() -> None:
     """What others stand on or use stays, and a mistake is not silent."""
     tree: RadixTree[Run, State] = RadixTree()
-    leaf = tree.insert([1, 2], "", cut_of([1, 2]))
-    lease = tree.lease(tree.match([1, 2], ""))
+    leaf = tree.insert(at([1, 2]), cut_of([1, 2]))
+    lease = tree.lease(tree.match(at([1, 2])))
     with pytest.raises(AssertionError, match="leased"):
         tree.remove(leaf)
     tree.release(lease)
     with pytest.raises(AssertionError, match="once"):
         tree.release(lease)
-    tree.insert([1, 2, 3], "", cut_of([1, 2, 3]))
+    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
     with pytest.raises(AssertionError, match="leaf"):
         tree.remove(leaf)
 
@@ -304,9 +307,9 @@ def test_only_leaves_that_nobody_leases_can_be_removed() -> None:
 def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
     """Both halves own their bytes, and two leases may still hold the whole."""
     tree: RadixTree[Run, State] = RadixTree()
-    tree.insert([1, 2, 3, 4], "", cut_of([1, 2, 3, 4]))
-    short, long = tree.lease(tree.match([1, 2, 9], "")), tree.lease(tree.match([1, 2, 3, 4], ""))
-    tree.insert([1, 2, 8], "", cut_of([1, 2, 8]))
+    tree.insert(at([1, 2, 3, 4]), cut_of([1, 2, 3, 4]))
+    short, long = tree.lease(tree.match(at([1, 2, 9]))), tree.lease(tree.match(at([1, 2, 3, 4])))
+    tree.insert(at([1, 2, 8]), cut_of([1, 2, 8]))
     assert tree.replaced_bytes == 4 * RUN_BYTES
     assert (content_of(short), content_of(long)) == ([1, 2], [1, 2, 3, 4])
     tree.release(long)
@@ -320,10 +323,10 @@ def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
 def test_a_lease_moves_up_with_every_cut_that_it_does_not_need() -> None:
     """Also with the second, when it still holds the segment from before the first."""
     tree: RadixTree[Run, State] = RadixTree()
-    tree.insert([1, 2, 3], "", cut_of([1, 2, 3]))
-    lease = tree.lease(tree.match([1, 2], ""))
+    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
+    lease = tree.lease(tree.match(at([1, 2])))
     for position in (1, 2):
-        tree.attach([1, 2, 3][:position], "", State(()))
+        tree.attach(at([1, 2, 3][:position]), State(()))
         assert lease.node is not None
         assert (lease.node.end, lease.node.pins) == (3 if position == 1 else 2, 1)
     tree.remove(next(node for node in tree.walk() if node.end == 3))
@@ -334,10 +337,10 @@ def test_a_lease_moves_up_with_every_cut_that_it_does_not_need() -> None:
 def test_a_lease_that_ends_inside_an_edge_has_no_snapshot() -> None:
     """The state at the end of the edge is one of other tokens."""
     tree: RadixTree[Run, State] = RadixTree()
-    tree.insert([1, 2, 3], "", cut_of([1, 2, 3]))
-    tree.attach([1, 2, 3], "", State((1, 2, 3)))
-    assert tree.lease(tree.match([1, 2, 4], "")).snapshot is None
-    assert tree.lease(tree.match([1, 2, 3], "")).snapshot is not None
+    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
+    tree.attach(at([1, 2, 3]), State((1, 2, 3)))
+    assert tree.lease(tree.match(at([1, 2, 4]))).snapshot is None
+    assert tree.lease(tree.match(at([1, 2, 3]))).snapshot is not None
 
 
 def test_the_fullest_path_and_the_leaves_below() -> None:
@@ -351,9 +354,9 @@ def test_the_fullest_path_and_the_leaves_below() -> None:
         [8, 9],
         [8, 9, 9],
     ):
-        tree.insert(tokens, "", cut_of(tokens))
+        tree.insert(at(tokens), cut_of(tokens))
     for tokens in ([1], [1, 2, 3], [1, 2, 5], [1, 2, 5, 6], [1, 2, 5, 6, 7], [8, 9], [8, 9, 9]):
-        tree.attach(tokens, "", State(tuple(tokens)))
+        tree.attach(at(tokens), State(tuple(tokens)))
     by_end = {(node.end, node.tokens[-1]): node for node in tree.walk()}
     assert [node.end for node in tree.fullest_path(by_end[1, 1])] == [1, 3, 4, 5]
     assert [node.end for node in tree.fullest_path(by_end[3, 3])] == [1, 3]
@@ -380,7 +383,7 @@ def test_integrity_says_what_is_wrong(
 ) -> None:
     """Silence must mean something: each kind of damage is named."""
     tree: RadixTree[Run, State] = RadixTree()
-    node = tree.insert([1, 2], "", cut_of([1, 2]))
+    node = tree.insert(at([1, 2]), cut_of([1, 2]))
     assert tree.check_integrity() == []
     damage(tree, node)
     assert any(complaint in said for said in tree.check_integrity()), tree.check_integrity()

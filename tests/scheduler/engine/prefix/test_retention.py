@@ -8,7 +8,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.reports import PrefixReport
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, content_of
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, content_of
 
 
 def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
@@ -17,9 +17,9 @@ def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
     for agent in range(3):
         serve(cache, words(0, 100) + words(1000 + 50 * agent, 50))
     serve(cache, words(5000, 100))
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(at(words(0, 101))).length == 100
     cache.set_running_bytes(300 * TOKEN_BYTES)
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(at(words(0, 101))).length == 100
     assert cache.statistics().tokens == 100
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
 
@@ -31,7 +31,7 @@ def test_a_fork_is_a_shared_prefix_before_anyone_has_hit_it() -> None:
         keep(cache, words(0, 100) + words(tail, 50))
     keep(cache, words(5000, 100))
     cache.set_running_bytes(200 * TOKEN_BYTES)
-    assert (cache.match_length(words(0, 101), ""), cache.match_length(words(5000, 100), "")) == (100, 0)
+    assert (cache.find(at(words(0, 101))).length, cache.find(at(words(5000, 100))).length) == (100, 0)
 
 
 def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
@@ -39,11 +39,11 @@ def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
     cache = cache_of(250)
     keep(cache, words(0, 100))
     for _ in range(2):
-        cache.release(cache.match_and_lease(words(0, 100), ""))
+        cache.release(cache.match_and_lease(at(words(0, 100))))
     keep(cache, words(1000, 100))
-    cache.release(cache.match_and_lease(words(1000, 100), ""))
+    cache.release(cache.match_and_lease(at(words(1000, 100))))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (99, 0)
 
 
 def test_a_continuation_protects_at_once() -> None:
@@ -53,8 +53,8 @@ def test_a_continuation_protects_at_once() -> None:
     serve(cache, words(0, 2100))
     serve(cache, words(10_000, 2000))
     serve(cache, words(20_000, 2000))
-    assert cache.match_length(words(0, 2001), "") == 2000
-    assert cache.match_length(words(10_000, 2000), "") == 0
+    assert cache.find(at(words(0, 2001))).length == 2000
+    assert cache.find(at(words(10_000, 2000))).length == 0
 
 
 def test_a_passer_by_protects_only_what_it_passes() -> None:
@@ -62,10 +62,10 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
     cache = cache_of(250)
     keep(cache, words(0, 100))
     for branch in range(5):
-        cache.release(cache.match_and_lease(words(0, 40) + words(10_000 + 100 * branch, 20), ""))
+        cache.release(cache.match_and_lease(at(words(0, 40) + words(10_000 + 100 * branch, 20))))
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (40, 99)
+    assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (40, 99)
     assert cache.statistics().shared_prefixes == [PrefixReport(tokens=40, references=1, hits=5, head=[])]
 
 
@@ -74,16 +74,16 @@ def test_both_halves_of_an_edge_have_its_past() -> None:
     cache = cache_of(250)
     for _ in range(3):
         serve(cache, words(0, 100))
-    cache.release(cache.match_and_lease(words(0, 40) + words(10_000, 9), ""))
+    cache.release(cache.match_and_lease(at(words(0, 40) + words(10_000, 9))))
     assert [prefix.hits for prefix in cache.statistics().shared_prefixes] == [3, 2]
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (99, 0)
 
     cache = cache_of(8000, needs_snapshot=True)
     keep(cache, words(0, 3000) + words(10_000, 300), "s")
     keep(cache, words(0, 3000) + words(20_000, 500), "s")
-    cache.attach((words(0, 3000) + words(10_000, 300))[:3100], "", State((), nbytes=0))
+    cache.attach(at((words(0, 3000) + words(10_000, 300))[:3100]), State((), nbytes=0))
     cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 300
 
@@ -92,9 +92,9 @@ def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
     """A lease inside an edge keeps the edge; when the edge is cut behind it, the rest is free again."""
     cache = cache_of()
     keep(cache, words(0, 100))
-    lease = cache.match_and_lease(words(0, 60), "")
+    lease = cache.match_and_lease(at(words(0, 60)))
     assert cache.clear() == 0
-    cache.release(cache.match_and_lease(words(0, 80) + words(10_000, 9), ""))
+    cache.release(cache.match_and_lease(at(words(0, 80) + words(10_000, 9))))
     assert cache.check_integrity() == []
     cache.clear()
     assert cache.statistics().tokens == 80
@@ -108,10 +108,10 @@ def test_protection_ends_when_nobody_comes_back() -> None:
     for _ in range(3):
         serve(cache, words(0, 100))
     for _ in range(1000):
-        cache.match_and_lease(words(90_000, 1), "")  # Time passes.
+        cache.match_and_lease(at(words(90_000, 1)))  # Time passes.
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (0, 99)
+    assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (0, 99)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_superseded_turns_go_first() -> None:
     assert serve(cache, words(0, 3000) + words(20_000, 500), session="s") == 3000
     serve(cache, words(60_000, 2400))
     assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 300, "cleared": 0}
-    assert cache.match_length(words(50_000, 1000), "") == 999
+    assert cache.find(at(words(50_000, 1000))).length == 999
 
 
 def test_a_turn_makes_room_for_its_successor() -> None:
@@ -159,7 +159,7 @@ def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
     first = words(0, 3000) + words(10_000, 300)
     serve(cache, first, session="s")
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
-    cache.release(cache.match_and_lease(first, ""))
+    cache.release(cache.match_and_lease(at(first)))
     serve(cache, words(50_000, 3500))
     serve(cache, words(60_000, 3500))
     assert cache.statistics().evicted_tokens["superseded"] == 0
@@ -188,7 +188,7 @@ def test_what_others_use_is_not_superseded(other: str) -> None:
         case "tail":
             serve(cache, first + words(30_000, 100))
         case _:
-            cache.match_and_lease(first, "")
+            cache.match_and_lease(at(first))
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
     cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
@@ -220,7 +220,7 @@ def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
     used longer ago. Recency would keep the wrong one."""
 
     def turn(session: str, start: int) -> None:
-        lease = cache.match_and_lease(words(start, 100), "", 0, session)
+        lease = cache.match_and_lease(at(words(start, 100)), 0, session)
         keep(cache, words(start, 100), session)
         cache.ended("", session, "tool")
         cache.release(lease)
@@ -234,7 +234,7 @@ def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
         turn("fast", 1000)
     now += 40.0
     keep(cache, words(2000, 100), "new")
-    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
+    assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (99, 0)
 
 
 def test_sessions_are_forgotten_in_the_end() -> None:

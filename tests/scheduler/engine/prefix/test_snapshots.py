@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
+from tests.scheduler.engine.prefix.test_radix_tree import State, at, content_of
 
 
 def test_a_hit_is_the_deepest_position_that_every_layer_can_restore() -> None:
@@ -12,15 +12,15 @@ def test_a_hit_is_the_deepest_position_that_every_layer_can_restore() -> None:
     cache = cache_of(needs_snapshot=True)
     tokens = words(0, 3000)
     keep(cache, tokens)
-    assert cache.match_and_lease(tokens, "").length == 0
+    assert cache.match_and_lease(at(tokens)).length == 0
     for position in (1500, 2991, 3000):
-        assert cache.attach(tokens[:position], "", State(tuple(tokens[:position])))
+        assert cache.attach(at(tokens[:position]), State(tuple(tokens[:position])))
     for prompt, found in ((tokens, 2991), (tokens[:2995] + words(90_000, 9), 2991), (tokens[:2990], 1500)):
-        lease = cache.match_and_lease(prompt, "")
+        lease = cache.match_and_lease(at(prompt))
         assert lease.length == found
         assert lease.snapshot is not None
         assert lease.snapshot.prefix == tuple(content_of(lease)) == tuple(prompt[:found])
-    assert cache.match_and_lease(tokens[:1500], "").length == 0, (
+    assert cache.match_and_lease(at(tokens[:1500])).length == 0, (
         "the snapshot after the last token leaves none to compute"
     )
 
@@ -29,14 +29,14 @@ def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
     """Not twice at one position, not where its tokens are not held, not for a model that can be cut."""
     cache = cache_of(needs_snapshot=True)
     keep(cache, words(0, 10))
-    assert cache.attach(words(0, 5), "", State(()))
-    assert not cache.attach(words(0, 5), "", State(()))
-    assert not cache.attach(words(0, 11), "", State(()))
-    assert not cache.attach(words(0, 0), "", State(()))
+    assert cache.attach(at(words(0, 5)), State(()))
+    assert not cache.attach(at(words(0, 5)), State(()))
+    assert not cache.attach(at(words(0, 11)), State(()))
+    assert not cache.attach(at(words(0, 0)), State(()))
     assert cache.statistics().snapshots == 1
     plain = cache_of()
     keep(plain, words(0, 10))
-    assert not plain.attach(words(0, 5), "", State(()))
+    assert not plain.attach(at(words(0, 5)), State(()))
 
 
 def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
@@ -45,17 +45,17 @@ def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
     cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=4))
     tokens = words(0, 5000)
     keep(cache, tokens)
-    cache.attach(tokens[:1500], "", State(()))
-    cache.attach(tokens[:1600], "", State(()))
+    cache.attach(at(tokens[:1500]), State(()))
+    cache.attach(at(tokens[:1600]), State(()))
     for _ in range(2):
-        cache.release(cache.match_and_lease(tokens[:1650], ""))
+        cache.release(cache.match_and_lease(at(tokens[:1650])))
     for position in range(1700, 5000, 300):
-        assert cache.attach(tokens[:position], "", State(())), "the deepest is what the next turn needs"
+        assert cache.attach(at(tokens[:position]), State(())), "the deepest is what the next turn needs"
     kept = [node.end for node in cache._tree.walk() if node.snapshot is not None]
     assert len(kept) == 4
     assert {1600, 4700} < set(kept)
     assert not {1500, 1700} & set(kept)
-    assert not cache.attach(tokens[:1590], "", State(())), "one more between two is worth the least"
+    assert not cache.attach(at(tokens[:1590]), State(())), "one more between two is worth the least"
 
 
 def test_a_snapshot_at_a_fork_outlives_its_neighbours() -> None:
@@ -65,7 +65,7 @@ def test_a_snapshot_at_a_fork_outlives_its_neighbours() -> None:
         keep(cache, words(0, 100) + words(tail, 200))
     tokens = words(0, 100) + words(1000, 200)
     for position in (90, 100, 110, 300):
-        assert cache.attach(tokens[:position], "", State(()))
+        assert cache.attach(at(tokens[:position]), State(()))
     assert {node.end for node in cache._tree.walk() if node.snapshot is not None} == {100, 110, 300}
 
 
@@ -74,9 +74,9 @@ def test_snapshots_in_use_are_not_thinned() -> None:
     cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=2))
     keep(cache, words(0, 100))
     for position in (10, 20):
-        assert cache.attach(words(0, position), "", State(()))
-        cache.match_and_lease(words(0, position + 1), "")
-    assert not cache.attach(words(0, 30), "", State(()))
+        assert cache.attach(at(words(0, position)), State(()))
+        cache.match_and_lease(at(words(0, position + 1)))
+    assert not cache.attach(at(words(0, 30)), State(()))
     assert cache.statistics().snapshots == 2
 
 
@@ -84,7 +84,7 @@ def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
     """And the tokens that it belongs to are not evicted for it."""
     cache = cache_of(10, needs_snapshot=True)
     keep(cache, words(0, 10))
-    assert not cache.attach(words(0, 10), "", State((), nbytes=1))
+    assert not cache.attach(at(words(0, 10)), State((), nbytes=1))
     assert cache.statistics().tokens == 10
 
 
@@ -92,10 +92,10 @@ def test_tokens_that_no_hit_can_restore_go_first() -> None:
     """In a model that needs snapshots, what lies beyond the last one is dead weight."""
     cache = cache_of(400, needs_snapshot=True)
     keep(cache, words(0, 100))
-    cache.attach(words(0, 100), "", State((), nbytes=0))
+    cache.attach(at(words(0, 100)), State((), nbytes=0))
     keep(cache, words(1000, 200))
     keep(cache, words(2000, 200))
-    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.find(at(words(0, 101))).length == 100
     assert cache.statistics().tokens == 300
 
 
@@ -104,11 +104,11 @@ def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:
     cache = cache_of(200, needs_snapshot=True)
     keep(cache, words(0, 100))
     for position in (50, 100):
-        assert cache.attach(words(0, position), "", State((), nbytes=40 * TOKEN_BYTES))
-    cache.release(cache.match_and_lease(words(0, 101), ""))
+        assert cache.attach(at(words(0, position)), State((), nbytes=40 * TOKEN_BYTES))
+    cache.release(cache.match_and_lease(at(words(0, 101))))
     keep(cache, words(1000, 50))
-    assert cache.match_length(words(0, 101), "") == 100
-    assert cache.match_length(words(0, 60), "") == 0
+    assert cache.find(at(words(0, 101))).length == 100
+    assert cache.find(at(words(0, 60))).length == 0
 
 
 def test_snapshots_in_the_middle_age_like_everything_else() -> None:
@@ -119,15 +119,15 @@ def test_snapshots_in_the_middle_age_like_everything_else() -> None:
         keep(cache, words(start, 100))
         for position in (50, 100) if start else (100,):
             size = 50 * TOKEN_BYTES
-            assert cache.attach(words(start, position), "", State((), nbytes=size))
+            assert cache.attach(at(words(start, position)), State((), nbytes=size))
     for length in (101, 60):  # Of the two conversations the older one, restored at its end and in its middle.
-        cache.release(cache.match_and_lease(words(1000, length), ""))
+        cache.release(cache.match_and_lease(at(words(1000, length))))
     cache.set_running_bytes(500 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 101), "") for start in (0, 1000, 2000)] == [0, 100, 100]
-    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 50]
+    assert [cache.find(at(words(start, 101))).length for start in (0, 1000, 2000)] == [0, 100, 100]
+    assert [cache.find(at(words(start, 60))).length for start in (1000, 2000)] == [50, 50]
     cache.set_running_bytes(650 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
-    assert [cache.match_length(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
+    assert [cache.find(at(words(start, 60))).length for start in (1000, 2000)] == [50, 0]
+    assert [cache.find(at(words(start, 101))).length for start in (1000, 2000)] == [100, 100]
 
 
 def test_a_snapshot_that_is_only_passed_grows_old() -> None:
@@ -136,7 +136,7 @@ def test_a_snapshot_that_is_only_passed_grows_old() -> None:
     for start in (0, 1000):
         keep(cache, words(start, 100))
         for position in (50, 100):
-            assert cache.attach(words(start, position), "", State((), nbytes=50 * TOKEN_BYTES))
-    cache.release(cache.match_and_lease(words(0, 101), ""))
+            assert cache.attach(at(words(start, position)), State((), nbytes=50 * TOKEN_BYTES))
+    cache.release(cache.match_and_lease(at(words(0, 101))))
     cache.set_running_bytes(650 * TOKEN_BYTES)
-    assert [cache.match_length(words(start, 60), "") for start in (0, 1000)] == [0, 50]
+    assert [cache.find(at(words(start, 60))).length for start in (0, 1000)] == [0, 50]

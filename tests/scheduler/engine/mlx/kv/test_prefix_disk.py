@@ -17,6 +17,7 @@ from tests.contracts.journal import prefixes_of, prompt_of
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, disk_of, engine_of, model_of, words
+from tests.scheduler.engine.prefix.test_radix_tree import at
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(530, 5)]
 _ALL = sampled(sorted(FAMILIES), ONE_OF_EACH_KIND)
@@ -94,7 +95,7 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
 def _segments(engine: ReuseEngine, tokens: int) -> list[mx.array]:
     """The arrays of what is cached of the shared prefix, each of all its tokens."""
     prefixes = prefixes_of(engine.backend)
-    lease = prefixes.pin(prefixes.match(_SHARED_PREFIX[:tokens], ""))
+    lease = prefixes.pin(prefixes.match(at(_SHARED_PREFIX[:tokens])))
     pieces = [
         [array for layer in segment.span(0, taken) for array in arrays_of(layer)]
         for segment, taken in lease.pieces

@@ -22,6 +22,7 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import engine_of, words
+from tests.scheduler.engine.prefix.test_radix_tree import at
 
 _SHARED_PREFIX = words(37, 1)
 """More than two windows and four chunks, and no whole number of either."""
@@ -73,9 +74,9 @@ def test_hits_among_rows_of_every_age(family: str) -> None:
         )
         for n in range(1, 8)
     ]
-    for at, submit in enumerate(submits):
+    for number, submit in enumerate(submits):
         engine.iterate([submit])
-        for _ in range(at % 3):
+        for _ in range(number % 3):
             engine.iterate()
     engine.finish()
     for submit in submits:
@@ -218,7 +219,7 @@ def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
 
 def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
     """Keys and values of the first layer, over all pieces of the path."""
-    lease = prefixes_of(backend).match_and_lease([*shared_prefix, 1], "")
+    lease = prefixes_of(backend).match_and_lease(at([*shared_prefix, 1]))
     halves = [
         mx.concatenate(
             [unpacked(piece.layers[0][half])[..., :taken, :] for piece, taken in lease.pieces], axis=2

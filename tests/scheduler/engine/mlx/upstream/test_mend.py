@@ -22,13 +22,11 @@ from tests.examples import examples
 from tests.scheduler.engine.mlx.sampling.row_sampler import uncompiled
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import words
-from tests.scheduler.engine.mlx.zoo.faults import PIECES
 
 MENDED = {
     "gemma2": "raises: a mask of several rows is taken for one of several heads",
     "llama4": "raises: `ChunkedKVCache` has no `merge`",
     "minimax_m3_vl": "differs: sparse blocks are counted from the first column, padding included",
-    "phi3small": "raises: the mask of sparse blocks is of one row",
 }
 """Modules that are mended, and what mlx-lm 0.32.2 does with rows of different lengths: for a report."""
 _LENGTHS = (70, 1, 3)
@@ -110,12 +108,10 @@ def _together(model: Any, batches: Sequence[Sequence[Sequence[int]]]) -> tuple[m
     return rows.logits(), mx.concatenate(alone)
 
 
-def _alone(model: Any, prompt: Sequence[int], piece: int | None = None) -> list[Any]:
-    """Read `piece` tokens of the prompt at once, or all."""
+def _alone(model: Any, prompt: Sequence[int]) -> list[Any]:
     caches: list[Any] = make_prompt_cache(model)
-    step = piece or len(prompt)
-    for begin in range(0, len(prompt) - 1, step):
-        model(mx.array([prompt[begin : min(begin + step, len(prompt) - 1)]]), cache=caches)
+    if len(prompt) > 1:
+        model(mx.array([prompt[:-1]]), cache=caches)
     return caches
 
 
@@ -161,7 +157,7 @@ def test_one_row_has_what_mlx_lm_gives_it(name: str) -> None:
     ours, theirs = _model(name, ours=True), _model(name, ours=False)
     for prompt in _prompts((1, 40, 90), 21):
         found = _Rows(ours, [prompt], _alone(ours, prompt)).logits()
-        expected = _Rows(theirs, [prompt], _alone(theirs, prompt, PIECES.get(name))).logits()
+        expected = _Rows(theirs, [prompt], _alone(theirs, prompt)).logits()
         assert _difference(found, expected) <= _ROUNDING
 
 

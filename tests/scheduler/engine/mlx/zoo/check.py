@@ -31,7 +31,6 @@ from tests.scheduler.engine.guesses import Guesses
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, rounding
-from tests.scheduler.engine.mlx.zoo.faults import PIECES
 from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 
@@ -183,7 +182,7 @@ class Trial:
         if (packing := PACKINGS[kv_cache_dtype]) is not None:
             # Whose caches can be cut, where mlx-lm's cannot.
             self._rule = Rule(self._model, self._model if exact is None else exact, packing)
-        self._alone, self._ask = Alone(model, PIECES.get(model_type, 2048)), _Questions()
+        self._alone, self._ask = Alone(model, 2048), _Questions()
         self._batching = Batching()
         self._answers: list[Answer] = []
         self._largest = 0.0
@@ -192,7 +191,7 @@ class Trial:
 
     def verdict(self) -> Verdict:
         try:
-            self._batching = checked(self._model, self._type, self._kv_cache_dtype).batching
+            self._batching = checked(self._model, self._type, self._kv_cache_dtype)
         except ModelUnusable as unusable:
             return Verdict({"load": f"refused: {unusable}"})
         scenes = {name: self.played(name) for name in _SCENES}
@@ -237,8 +236,8 @@ class Trial:
     def cuts(self) -> Iterator[str | None]:
         """mlx-lm itself, reading one prompt in pieces and as a whole."""
         submit = self._ask(words(130, 7))
-        if self._rule is not None or self._type in PIECES:
-            return  # Asked of the float32 model, or known.
+        if self._rule is not None:
+            return  # Asked of the float32 model.
         yield difference(self._alone.answer(submit, CHUNK), self._alone.answer(submit))
 
     def alone(self) -> Iterator[str | None]:

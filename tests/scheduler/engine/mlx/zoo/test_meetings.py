@@ -147,7 +147,7 @@ class Kind:
             self._model, self._type = build(name, **(SMALL if name in _SMALL else {}))
         self._alone = Alone(self._model)
         self._rule = None if packing is None else Rule(self._model, self._model, packing)
-        self.batching: Batching = checked(self._model, self._type, kv_cache_dtype).batching
+        self.batching: Batching = checked(self._model, self._type, kv_cache_dtype)
         self.most_rows = 0
         self.cached_tokens = 0
 

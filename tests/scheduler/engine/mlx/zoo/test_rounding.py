@@ -68,7 +68,7 @@ def test_a_planted_fault_is_found(name: str, fault: str, monkeypatch: pytest.Mon
     else:
         monkeypatch.setattr(BatchRows, "offset", _shifted(BatchRows.offset.fget))  # type: ignore[attr-defined]
     assert trial.played("joins").startswith("wrong")
-    assert checked(model, model_type).batching.fallbacks == ("one_row",)
+    assert checked(model, model_type).fallbacks == ("one_row",)
 
 
 _PROMPT = words(50, 3)

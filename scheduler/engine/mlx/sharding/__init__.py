@@ -1,1 +1,0 @@
-"""One model over several `mx.distributed` ranks."""

@@ -1,1 +1,0 @@
-"""A model over several ranks, on a ring over loopback: each rank is a process."""

@@ -1,1 +1,0 @@
-"""Tests of engines of several ranks, with the scripted back end."""
