@@ -17,7 +17,7 @@ from api.bodies.json_text import MAX_CONTAINERS
 from api.dialects.responses.running import MAX_BACKGROUND
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits
-from tests.end_to_end.serving import Served, serving
+from tests.end_to_end.serving import Served, start
 
 _MEGABYTE = 1 << 20
 _TENANTS = ("a", "b")
@@ -95,7 +95,7 @@ class Crowd:
         many = {"messages": [{"role": "user", "content": "x"}] * 60_000}
         described = {"type": "function", "function": {"name": "f", "description": "x" * 60_000}}
         unused = {**chat, "tools": [described], "tool_choice": "none", "stream": True}
-        unread = {"input": "x", "instructions": "word " * 20_000, "max_output_tokens": 50_000}
+        unread = {"input": "x", "instructions": "word " * 20_000, "max_output_tokens": 5_000}
         background = {**unread, "background": True, "stream": True}
         start = nursery.start_soon
         for _ in range(10):
@@ -115,11 +115,11 @@ class Crowd:
 def test_all_that_the_bounds_allow_at_once_takes_no_more_than_their_sum() -> None:
     """It was without a bound: what is kept of bodies, pages and responses in the background were in none."""
     options = ("--engine", "scripted", "--scripted", "step_seconds=0.5", "--tenant-header", "x-tenant")
-    with serving(*options) as served:
+    with start(*options) as served:
         crowd = Crowd(served)
 
         async def run() -> int:
-            await crowd.ask("a", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+            await crowd.ask("a", "/v1/completions", {"prompt": "x", "max_tokens": 1})
             before = _peak_bytes(served)
             for tenant in _TENANTS:
                 await crowd.fill_the_store(tenant)
