@@ -29,7 +29,7 @@ class WorkerThreads:
             Lane.PLAIN: FairLimiter(max(2, cores)),
             Lane.LARGE: FairLimiter(1),
             Lane.ANSWER: FairLimiter(1),
-            Lane.GRAMMAR: FairLimiter(max(1, cores - 1), per_tenant=1),
+            Lane.GRAMMAR: FairLimiter(max(2, cores - 1), per_tenant=1),
         }
 
     async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
