@@ -40,6 +40,7 @@ from api.bodies.body_reading import Policy
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
+from api.dialects.decisions.routes import decision_routes
 from api.dialects.embeddings.routes import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
@@ -160,6 +161,7 @@ def _add_dialects(
     app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
     app.include_router(responses_routes(models, seconds, responses, ids, running), responses=OPENAI_ERRORS)
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
+    app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
     app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)

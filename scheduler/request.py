@@ -182,6 +182,11 @@ class GenerationRequest:
     `max_tokens` is 0."""
     dimensions: int = 0
     """Truncate the vector to this many dimensions; 0 keeps all."""
+    labels: tuple[str, ...] = ()
+    """Ask how likely each of these is as the beginning of the answer, instead of an answer: the natural
+    logarithms of the probabilities of their first tokens are its vector, and `max_tokens` is 0."""
+    begun: str = ""
+    """What the answer has before its labels."""
     holds: tuple[Hold, ...] = ()
     """At most one per `ttl` value of the dialect."""
     prediction: str | None = None

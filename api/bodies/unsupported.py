@@ -107,6 +107,7 @@ RERANK: Fields = {
     "truncation": _WHOLE,
     "rank_fields": Unsupported("a document is one text: join its fields"),
 }
+SYSTEM_ONE: Fields = dict.fromkeys(("images", "assets", "audio", "videos"), _TEXT_ONLY)
 TOKENIZE: Fields = {**EVERYWHERE, "return_token_strs": Unsupported("use /detokenize")}
 STRUCTURED_OUTPUTS: Fields = {
     "disable_additional_properties": Unsupported("set additionalProperties: false in the schema"),

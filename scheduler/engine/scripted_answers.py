@@ -40,6 +40,13 @@ def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
     )
 
 
+def scripted_labels(prompt_digest: int, labels: int) -> bytes:
+    """Return log-probabilities of labels: one of them has half of all probability, the others 0.4 together;
+    which one depends on the digest."""
+    best, rest = prompt_digest % labels, 0.4 / max(1, labels - 1)
+    return struct.pack(f"<{labels}f", *(math.log(0.5 if at == best else rest) for at in range(labels)))
+
+
 def digest(prompt: Sequence[int], adapter: str = "") -> int:
     """Return a prompt's digest. `adapter`: the key of its LoRA adapter, which changes every answer."""
     return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())

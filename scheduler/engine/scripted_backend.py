@@ -29,7 +29,13 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
+from scheduler.engine.scripted_answers import (
+    digest,
+    scripted_labels,
+    scripted_logprobs,
+    scripted_token,
+    scripted_vector,
+)
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import check_unchanged, read_config
@@ -44,6 +50,7 @@ from scheduler.shared.messages import (
     Ready,
     Retired,
     ScriptedPlan,
+    Submit,
     TokenOut,
 )
 from scheduler.shared.row_bytes import RowBytes
@@ -280,8 +287,8 @@ class ScriptedBackend:
         scored = [self._scores(request_id, start) for request_id, start in started.items()]
         decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
-        pooled = [self._pooled(row) for row in decoding if row.sequence.submit.dimensions is not None]
-        decoding = [row for row in decoding if row.sequence.submit.dimensions is None]
+        pooled = [self._pooled(row) for row in decoding if _gives_numbers(row.sequence.submit)]
+        decoding = [row for row in decoding if not _gives_numbers(row.sequence.submit)]
         written = [self._written(row, drafts.get(row.sequence.request_id, ())) for row in decoding]
         tokens = [token for each in written for token in each]
         ends = [self._ended(row, each[-1].token) for row, each in zip(decoding, written, strict=True)]
@@ -306,7 +313,10 @@ class ScriptedBackend:
     @staticmethod
     def _pooled(row: _Row) -> Retired:
         submit = row.sequence.submit
-        vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
+        if submit.labels:
+            vector = scripted_labels(row.prompt_digest, len(submit.labels))
+        else:
+            vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
         return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
@@ -392,3 +402,7 @@ class ScriptedBackend:
     @property
     def device(self) -> Readings:
         return self._device
+
+
+def _gives_numbers(submit: Submit) -> bool:
+    return submit.dimensions is not None or bool(submit.labels)

@@ -23,6 +23,7 @@ from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, Unsu
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
 from scheduler.grammar.caches import UnknownGrammar
 from scheduler.grammar.trials import GrammarTrials
+from scheduler.prompt.label_tokens import labelled
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
@@ -193,6 +194,9 @@ class Preparation:
         # One token of the context is the answer's.
         tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
         prompt = tokens.ids
+        labels: tuple[int, ...] = ()
+        if request.labels and prompt:
+            prompt, labels = labelled(request, prompt, self.tokenizer, opens_reasoning=tokens.opens_reasoning)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -221,6 +225,7 @@ class Preparation:
             thinking=None if thinking is None or thinking.tokens is None else thinking,
             prompt_logprobs=request.prompt_logprobs,
             adapter=adapter,
+            labels=labels,
             holds=tuple(
                 self._held(hold, request.prompt, prompt, system_tokens, salt) for hold in request.holds
             ),

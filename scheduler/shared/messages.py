@@ -239,6 +239,9 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     dimensions: int | None = None
     """Set if the request asks for the prompt's vector: its first `dimensions` numbers, or all of them for 0.
     It comes with Retired. None if it asks for tokens."""
+    labels: tuple[int, ...] = ()
+    """Set if the request asks how likely each of these tokens is behind the prompt: the natural logarithms of
+    the model's own probabilities come with Retired, and no token is generated."""
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
@@ -368,8 +371,9 @@ class Retired(WireStruct, frozen=True):
     """The engine's last message of a request: it holds nothing of it any more.
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
-    client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer.
-    "grammar": its grammar met a limit, or allows nothing (`detail` is for the client).
+    client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer, a
+    prompt's vector or its labels' log-probabilities. "grammar": its grammar met a limit, or allows nothing
+    (`detail` is for the client).
     """
 
     request_id: int

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import anthropic.types.message_create_params
 import openai.types.completion_create_params
 from openai.types import chat, responses
+from openai.types.decision_create_params import DecisionCreateParams
 from openai.types.embedding_create_params import EmbeddingCreateParams
 from pydantic import BaseModel
 
@@ -23,6 +24,7 @@ from api.bodies.fields import Partly, WithoutEffect
 from api.bodies.unsupported import EVERYWHERE, Unsupported
 from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.completions.schema import CompletionRequest
+from api.dialects.decisions.schema import DecisionRequest, SystemOneRequest
 from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.rerank.schema import RerankRequest
@@ -75,6 +77,8 @@ DIALECTS = (
     ),
     Dialect("## OpenAI embeddings", EmbeddingRequest, list(EmbeddingCreateParams.__annotations__)),
     Dialect("## Rerank", RerankRequest, []),
+    Dialect("## Decisions", DecisionRequest, list(DecisionCreateParams.__annotations__)),
+    Dialect("## System One", SystemOneRequest, []),
     Dialect("## vLLM's tokenize", TokenizeRequest, []),
     Dialect("## vLLM's detokenize", DetokenizeRequest, []),
 )

@@ -13,12 +13,14 @@ from fastapi.responses import Response
 from api.access.auth import CallerOf
 from api.access.identity import Caller
 from api.answers.blocks import all_finished
+from api.dialects.decisions.questions import Question, statement
+from api.dialects.decisions.routes import decision_request
 from api.dialects.embeddings.encode import numbers, usage_object
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.rerank.schema import RerankRequest
 from api.served_models import Served, ServedModels
 from scheduler.events import Finished
-from scheduler.request import GenerationRequest, TextPrompt
+from scheduler.request import GenerationRequest, Message
 
 
 def rerank_routes(models: ServedModels) -> APIRouter:
@@ -36,7 +38,7 @@ def rerank_routes(models: ServedModels) -> APIRouter:
             return await work(partial(rerank_requests, body, served, caller, public_id, start, end))
 
         ends = await all_finished(served.scheduler, len(body.documents), made)
-        return work.response(rerank_object(public_id, served.name, body, ends), repeats=body.return_documents)
+        return work.response(rerank_object(public_id, served, body, ends), repeats=body.return_documents)
 
     return router
 
@@ -45,34 +47,52 @@ def rerank_requests(
     body: RerankRequest, served: Served, caller: Caller, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
     """Return one request for each of these documents, with its own copy of the query. Those for a model that
-    is no reranker are refused by its scheduler."""
-    embedder = served.embedder
+    is no reranker and writes no text are refused by its scheduler."""
+    embedder, fields = served.embedder, caller.fields(served.adapter, body.timeout, body.priority)
+    if embedder is None:
+        question = _relevance(body.instruction)
+        return [
+            decision_request(public_id, (_pair(body.query, document.text),), question, read, fields)
+            for document in body.documents[start:end]
+            for read in question.reads()
+        ]
     return [
         GenerationRequest(
             public_id=public_id,
-            prompt=(
-                TextPrompt(document.text)
-                if embedder is None
-                else embedder.pair(body.query, document.text, body.instruction)
-            ),
+            prompt=embedder.pair(body.query, document.text, body.instruction),
             kind="rerank",
             max_tokens=0,
-            **caller.fields(served.adapter, body.timeout, body.priority),
+            **fields,
         )
         for document in body.documents[start:end]
     ]
 
 
+def _relevance(instruction: str | None) -> Question:
+    """Return what a chat model is asked of a document, as Qwen3-Reranker is."""
+    return statement(instruction or "The document answers the query.")
+
+
+def _pair(query: str, document: str) -> Message:
+    return {"role": "user", "content": f"Query: {query}\n\nDocument: {document}"}
+
+
+def relevance_of(served: Served, end: Finished) -> float:
+    if served.embedder is None:
+        return _relevance(None).probabilities([end.vector]).shares[0]
+    return numbers(end.vector)[0]
+
+
 def rerank_object(
-    public_id: str, model: str, body: RerankRequest, ends: Sequence[Finished]
+    public_id: str, served: Served, body: RerankRequest, ends: Sequence[Finished]
 ) -> dict[str, Any]:
     """Return the ranking. Equally relevant documents stay in the order in which they were sent."""
-    scores = [numbers(end.vector)[0] for end in ends]
+    scores = [relevance_of(served, end) for end in ends]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     texts = [{"document": {"text": document.text}} for document in body.documents]
     return {
         "id": public_id,
-        "model": model,
+        "model": served.name,
         "results": [
             {
                 "index": index,

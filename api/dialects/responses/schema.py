@@ -151,6 +151,7 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
     ] = None
     image: Annotated[Any, WithoutEffect("the model reads text only")] = None
     background: StrictBool | None = None
+    background_options: Annotated[Any, WithoutEffect("the server begins at once")] = None
     conversation: Annotated[
         ConversationReference | None,
         BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference),

@@ -29,7 +29,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.mlx.adapters.adapters import Adapters
-from scheduler.engine.mlx.batch import Batch, Sampled
+from scheduler.engine.mlx.batch import Batch, Labelled, Sampled
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
@@ -159,6 +159,8 @@ class MlxBackend:
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         check_logprobs(submit)
+        if any(not 0 <= token < vocabulary for token in submit.labels):
+            raise RequestRefused(f"a label is outside the vocabulary of {vocabulary}")
         if submit.adapter and submit.adapter not in self._adapters:
             raise RequestRefused("its adapter is not loaded")
         if largest(sequence.tokens) >= vocabulary:
@@ -332,18 +334,19 @@ class MlxBackend:
         # Prompts join between two steps: no overlap while there are any.
         overlap = not sizes and not starting
         started = time.perf_counter()
+        labelled = [self._answer(one) for one in self._batch.read_labels()]
         sampled = self._batch.decode(overlap, {draft.request_id: draft.tokens for draft in plan.drafts})
         model_seconds = prefill_seconds + time.perf_counter() - started
         # Those that ended with their first token have left the batch: nothing is done for them but this.
         prefills += [row.sequence.progress() for row in starting]
-        decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
+        decoded = self._batch.decoding + sum(one.finish is not None for one in sampled) + len(labelled)
         tokens, retired = self._outcome(sampled)
         held_bytes = self._batch.nbytes  # Once a step: it is a sum over all layers.
         self._rows.set_running_bytes(held_bytes)
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(
             tokens,
-            retired,
+            [*labelled, *retired],
             prefills,
             computed,
             decoded,
@@ -384,6 +387,16 @@ class MlxBackend:
         if ended:
             self._rows.set_running_bytes(self._batch.nbytes)
         return tokens, [*self._retired(ended), *self._fail_rows()]
+
+    def _answer(self, labelled: Labelled) -> Retired:
+        """Return the last message of a row that asked for labels. Its prompt is in the prefix cache."""
+        row, numbers = labelled.row, labelled.logprobs
+        self._rows.hold(row)
+        self._rows.release(row)
+        request_id, refusal = row.sequence.request_id, row.sequence.hold_refusal
+        if numbers is None:
+            return Retired(request_id, "failed", "its probabilities are no numbers")
+        return Retired(request_id, "pooled", vector=numbers, hold_refusal=refusal)
 
     def _retired(self, ended: Sequence[Sampled]) -> Iterator[Retired]:
         """Take the holds of rows that have ended, and yield their last messages. All of these rows have left

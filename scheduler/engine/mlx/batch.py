@@ -40,6 +40,7 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
+from scheduler.engine.mlx.label_rows import LabelHead, as_bytes
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
@@ -55,6 +56,15 @@ subtract 1 from `left_padding` or `lengths` in each step (mlx-lm #1845). A KV ca
 upstream batches, adds 1 to its `offset`, which a layer without rotary positions never reads. (Our `BatchRows`
 compute `offset` from integers.) Unevaluated, that graph grows until the batch is empty. Each node holds a
 buffer, of which Metal has 499,000: with 36 recurrent layers that is 14,000 steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A row that has left the batch with the log-probabilities of its labels; None if they are no
+    numbers."""
+
+    row: Row
+    logprobs: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +276,20 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         self.has_pending = False
         return self._emit(self._sampled())
 
+    def read_labels(self, head: LabelHead) -> list[Labelled]:
+        """Compute the last prompt token of each row, and empty the batch."""
+        rows = self.rows
+        _make_room(self.prompt_cache, 1)
+        labels = [row.sequence.submit.labels for row in rows]
+        with self.adapters.over([row.adapter for row in rows]):
+            found = head(self._next_tokens[:, None], self.prompt_cache, labels)
+        mx.eval(found)
+        device().wait()
+        for row in rows:
+            row.sequence.computed_tokens += 1
+        self.filter([])
+        return [Labelled(row, as_bytes(one)) for row, one in zip(rows, found, strict=True)]
+
     def _submit(self) -> None:
         """Build the model call that follows the next inputs, and submit it where that does not wait."""
         inputs, waits = self._next_tokens, device().waits
@@ -393,11 +417,17 @@ class Batch(OpenGenerator):
         self._layout = layout
         self._adapters = adapters or Adapters(model)
         self._prefills: list[PrefillBatch] = []
-        self._generation_batch = DecodeBatch.empty(model, None)
-        self._generation_batch.adapters = self._adapters
+        self._generation_batch = self._empty()
+        self._label_batch = self._empty()
+        self._label_head = LabelHead(model)
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
         """Rows by request id."""
+
+    def _empty(self) -> DecodeBatch:
+        batch: DecodeBatch = DecodeBatch.empty(self.model, None)
+        batch.adapters = self._adapters
+        return batch
 
     @property
     def begun(self) -> Begun:
@@ -445,7 +475,7 @@ class Batch(OpenGenerator):
 
     @property
     def _batches(self) -> list[PrefillBatch | DecodeBatch]:
-        return [*self._prefills, self._generation_batch]
+        return [*self._prefills, self._label_batch, self._generation_batch]
 
     def _place_of(self, row: Row) -> tuple[PrefillBatch | DecodeBatch, int]:
         return next((batch, batch.rows.index(row)) for batch in self._batches if row in batch.rows)
@@ -474,15 +504,30 @@ class Batch(OpenGenerator):
         return batch
 
     def start_decoding(self) -> list[Row]:
-        """Move the rows with only their last prompt token left to those that decode. Return them."""
+        """Move the rows with only their last prompt token left to those that decode, or to those that are
+        asked for labels. Return them."""
         whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
-        if new := [row for row in whole if not row.joined]:
-            self._generation_batch.extend(DecodeBatch.of(self._join(new)))
-        for batch in self._prefills:
-            if ready := [at for at, row in enumerate(batch.rows) if row in whole]:
-                self._generation_batch.extend(DecodeBatch.of(batch.split(ready)))
+        self._extend(self._generation_batch, [row for row in whole if not row.sequence.submit.labels])
+        self._extend(self._label_batch, [row for row in whole if row.sequence.submit.labels])
         self._forget_empty()
         return whole
+
+    def _extend(self, batch: DecodeBatch, rows: Sequence[Row]) -> None:
+        if new := [row for row in rows if not row.joined]:
+            batch.extend(DecodeBatch.of(self._join(new)))
+        for prompts in self._prefills:
+            if ready := [at for at, row in enumerate(prompts.rows) if row in rows]:
+                batch.extend(DecodeBatch.of(prompts.split(ready)))
+
+    def read_labels(self) -> list[Labelled]:
+        """Return the log-probabilities that rows ask for whose prompts are computed but for a token. They
+        leave the batch."""
+        if not self._label_batch.rows:
+            return []
+        labelled = self._label_batch.read_labels(self._label_head)
+        for one in labelled:
+            self._left(one.row)
+        return labelled
 
     def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
         """Compute a token of each row that decodes, and verify `drafts`, which are by request id."""

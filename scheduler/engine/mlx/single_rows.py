@@ -15,10 +15,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
-from scheduler.engine.mlx.batch import Sampled
+from scheduler.engine.mlx.batch import Labelled, Sampled
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import leaves
 from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
+from scheduler.engine.mlx.label_rows import LabelHead, as_bytes
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
@@ -38,6 +39,7 @@ class SingleRows:
         """Rows by request id."""
         self._layers: dict[Row, list[Any]] = {}
         self._decoding: dict[Row, RowsSampler] = {}
+        self._label_head = LabelHead(model)
 
     @property
     def begun(self) -> Begun:
@@ -90,8 +92,26 @@ class SingleRows:
         whole = [row for row in self.rows.values() if row.sequence.begins_to_decode]
         for row in whole:
             row.joined = True
-            self._decoding[row] = RowsSampler((row.sampling,))
+            if not row.sequence.submit.labels:
+                self._decoding[row] = RowsSampler((row.sampling,))
         return whole
+
+    def read_labels(self) -> list[Labelled]:
+        """Return the log-probabilities that rows ask for whose prompts are computed but for a token. They
+        leave the batch."""
+        labelled: list[Labelled] = []
+        for row in [row for row in self.rows.values() if row.sequence.submit.labels]:
+            if not (row.joined and row.sequence.begins_to_decode):
+                continue
+            with self._adapters.over([row.adapter]):
+                inputs = mx.array([[row.last_prompt_token]])
+                (found,) = self._label_head(inputs, self._layers[row], [row.sequence.submit.labels])
+            mx.eval(found)
+            device().wait()
+            row.sequence.computed_tokens += 1
+            self.drop(row)
+            labelled.append(Labelled(row, as_bytes(found)))
+        return labelled
 
     def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
         """Compute a token of each row that decodes, and return these tokens, with `overlap` or without. There

@@ -218,14 +218,11 @@ async def test_an_embedder_answers_nothing_else(
 async def test_a_chat_model_gives_no_vectors(autojump_clock: trio.testing.MockClock) -> None:
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
-        for path, body in (
-            ("/v1/embeddings", {"input": "a", "prompt_name": "query", "dimensions": 3}),
-            ("/v1/rerank", {"query": "a", "documents": ["b"]}),
-        ):
-            response = await client.post(path, json=body)
-            assert response.status_code == 400
-            assert response.json()["error"]["param"] == "model"
-            assert "/v1/chat/completions" in response.json()["error"]["message"]
+        body = {"input": "a", "prompt_name": "query", "dimensions": 3}
+        response = await client.post("/v1/embeddings", json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "model"
+        assert "/v1/chat/completions" in response.json()["error"]["message"]
         assert (await client.get("/v1/models")).json()["data"][0]["task"] == "chat"
 
 

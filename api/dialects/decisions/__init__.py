@@ -1,0 +1,1 @@
+"""Decisions: typed questions about one state, answered by the probabilities of the answer's first token."""

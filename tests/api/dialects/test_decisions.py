@@ -1,0 +1,215 @@
+"""`/v1/decisions` and `/v1/systemone`: what is asked, what is answered, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import httpx
+import pytest
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
+from scheduler.engine.scripted_answers import digest, scripted_labels
+from scheduler.request import ChatPrompt, Message, Reasoning
+from tests.api.client import client_of, refused
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+STATE = "My card was charged twice."
+PREDICATE = {"type": "predicate", "instructions": "The customer is angry."}
+CHOICE = {
+    "type": "choice",
+    "name": "team",
+    "instructions": "Which team?",
+    "choices": [{"value": "billing", "description": "payments"}, {"value": True}, {"value": "true"}],
+}
+SCORE = {"type": "score", "instructions": "How urgent?", "levels": [{"label": "low"}, {"label": "high"}]}
+
+
+async def post(body: dict[str, Any], path: str = "/v1/decisions") -> httpx.Response:
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post(path, json=body)
+        await scheduler.wait_idle()
+    return response
+
+
+def expected(question: Question, *messages: Message) -> Distribution:
+    """What the scripted engine makes of the question."""
+    tokenizer = ByteTokenizer()
+    state = messages or ({"role": "user", "content": STATE},)
+    prompt = ChatPrompt(asked(state, question), reasoning=Reasoning(enabled=False))
+    ids = tokenizer.encode(tokenizer.render(prompt))
+    vectors = [
+        scripted_labels(digest([*ids, *tokenizer.encode(read.begun)]), len(read.labels))
+        for read in question.reads()
+    ]
+    return question.probabilities(vectors)
+
+
+@trio_test
+async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.MockClock) -> None:
+    response = await post({"input": STATE, "questions": [PREDICATE, CHOICE, SCORE]})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    angry = statement("The customer is angry.")
+    options = Option("billing", "payments"), Option("true"), Option("true")
+    found = [
+        expected(angry),
+        expected(Question("Which team?", options)),
+        expected(Question("How urgent?", (Option("low"), Option("high")), is_scale=True)),
+    ]
+    predicate, choice, score = body["answers"]
+    assert predicate == {
+        "type": "predicate",
+        "name": None,
+        "probability": found[0].shares[0],
+        "label_mass": pytest.approx(0.9),
+    }
+    assert (choice["name"], choice["confidence"]) == ("team", found[1].peak)
+    values = ["billing", True, "true"]
+    best = values[found[1].best]
+    assert (type(choice["choice"]), choice["choice"]) == (type(best), best)
+    assert [(one["value"], one["probability"]) for one in choice["probabilities"]] == list(
+        zip(values, found[1].shares, strict=True)
+    )
+    assert score["score"] == found[2].shares[1]
+    assert [(one["value"], one["label"]) for one in score["probabilities"]] == [(0, "low"), (1, "high")]
+    usage = body["usage"]
+    assert usage["input_tokens"] == usage["total_tokens"] > 3 * len(STATE)
+    assert usage["output_tokens"] == 0
+
+
+@trio_test
+async def test_a_system_one_body_has_its_own_names(autojump_clock: trio.testing.MockClock) -> None:
+    questions = {
+        "urgent": {"type": "noul", "instructions": "urgent", "criteria": {"true": "today"}},
+        "team": {"type": "choice", "criteria": {"billing": "payments", "tech": None, "sales": {"b": 1}}},
+        "anger": {"type": "score", "criteria": ["calm", {"level": "angry"}]},
+    }
+    response = await post({"state": {"ticket": STATE}, "questions": questions}, "/v1/systemone")
+    assert response.status_code == 200, response.text
+    answers = response.json()["answers"]
+    assert list(answers) == ["urgent", "team", "anger"]
+    state: Message = {"role": "user", "content": '{"ticket": "My card was charged twice."}'}
+    urgent = statement("urgent", "today")
+    assert answers["urgent"] == {
+        "type": "noul",
+        "noul": expected(urgent, state).shares[0],
+        "label_mass": pytest.approx(0.9),
+    }
+    assert set(answers["team"]["probabilities"]) == {"billing", "tech", "sales"}
+    assert answers["anger"]["legend"] == {"0": "calm", "1": '{"level": "angry"}'}
+    assert set(answers["anger"]["probabilities"]) == {"0", "1"}
+
+
+@trio_test
+async def test_a_history_of_an_agent_is_read_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
+    items = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "You judge."}]},
+        {"role": "user", "content": [{"type": "input_json", "data": {"a": [1, None]}}]},
+        {"type": "function_call", "call_id": "c", "name": "read", "arguments": '{"path": "x"}'},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "file"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Read."}]},
+    ]
+    response = await post({"input": items, "questions": [PREDICATE]})
+    assert response.status_code == 200, response.text
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"path": "x"}}}
+    messages: list[Message] = [
+        {"role": "system", "content": "You judge."},
+        {"role": "user", "content": '{"a": [1, null]}'},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "file"},
+        {"role": "assistant", "content": "Read."},
+    ]
+    question = statement("The customer is angry.")
+    assert response.json()["answers"][0]["probability"] == expected(question, *messages).shares[0]
+
+
+@pytest.mark.parametrize("count", [2, 26, 27, 100, MAX_OPTIONS])
+@trio_test
+async def test_any_number_of_options_has_its_probabilities(
+    count: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Beyond 26 by a letter and a digit: one read of the letters, and one behind each letter."""
+    values = [f"option {number}" for number in range(count)]
+    body = {"type": "choice", "instructions": "q", "choices": [{"value": value} for value in values]}
+    response = await post({"input": STATE, "questions": [body]})
+    assert response.status_code == 200, response.text
+    (answer,) = response.json()["answers"]
+    shares = [one["probability"] for one in answer["probabilities"]]
+    assert [one["value"] for one in answer["probabilities"]] == values
+    assert math.fsum(shares) == pytest.approx(1.0)
+    assert tuple(shares) == expected(Question("q", tuple(map(Option, values)))).shares
+
+
+@trio_test
+async def test_a_chat_model_ranks_by_a_decision_about_each_document(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    response = await post({"query": "a fruit", "documents": ["apple", "nail", "pear"]}, "/v1/rerank")
+    assert response.status_code == 200, response.text
+    question = statement("The document answers the query.")
+    shares = {
+        text: expected(question, {"role": "user", "content": f"Query: a fruit\n\nDocument: {text}"}).shares[0]
+        for text in ("apple", "nail", "pear")
+    }
+    results = response.json()["results"]
+    assert [one["relevance_score"] for one in results] == sorted(shares.values(), reverse=True)
+    assert {one["document"]["text"]: one["relevance_score"] for one in results} == shares
+
+
+def question_of(**changes: Any) -> dict[str, Any]:
+    return {"input": "x", "questions": [{**CHOICE, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"input": "x", "questions": []}, "questions"),
+        ({"input": "x", "questions": [PREDICATE] * 401}, "questions"),
+        ({"input": [], "questions": [PREDICATE]}, "input"),
+        ({"questions": [PREDICATE]}, "input"),
+        (question_of(choices=[{"value": "a"}]), "choices"),
+        (question_of(choices=[{"value": "a"}, {"value": "a"}]), "two choices have one value"),
+        (question_of(choices=[{"value": ""}, {"value": "a"}]), "a choice is empty"),
+        (question_of(choices=[{"value": 1}, {"value": "a"}]), "choices.0.value"),
+        (question_of(choices=[{"value": str(at)} for at in range(256)]), "choices"),
+        (question_of(instructions=""), "instructions"),
+        ({"input": "x", "questions": [{**SCORE, "levels": [{"label": "one"}]}]}, "levels"),
+        ({"input": "x", "questions": [{"type": "box", "instructions": "i"}]}, "questions.0"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}], "questions": [PREDICATE]}, "input"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_its_place(body: dict[str, Any], field: str) -> None:
+    assert field in refused("/v1/decisions", body)["message"]
+
+
+def test_pictures_are_refused_by_name() -> None:
+    body = {"state": "x", "images": ["data:image/png;base64,AAAA"], "questions": {"q": {"type": "noul"}}}
+    assert refused("/v1/systemone", body)["param"] == "images"
+
+
+@given(st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=26))
+def test_probabilities_add_up_and_their_statistics_stay_within_bounds(logarithms: list[float]) -> None:
+    question = Question("q", tuple(Option(str(at)) for at in range(len(logarithms))))
+    found = question.probabilities([struct.pack(f"<{len(logarithms)}f", *logarithms)])
+    assert math.fsum(found.shares) == pytest.approx(1.0)
+    assert found.shares[found.best] == max(found.shares)
+    assert 0 <= found.position <= len(logarithms) - 1
+    assert 0 <= found.peak <= 1
+    assert 0 <= found.nearness <= 1
+    assert 0 < found.mass <= 1
+
+
+def test_confidence_is_none_where_all_is_even_and_whole_where_one_is_sure() -> None:
+    even, sure = Distribution((0.25,) * 4, 1.0), Distribution((0.0, 1.0, 0.0, 0.0), 1.0)
+    assert (even.peak, even.nearness, even.position) == (0.0, 0.0, 1.5)
+    assert (sure.peak, sure.nearness, sure.position) == (1.0, 1.0, 1.0)
+    assert Distribution((0.08, 0.85, 0.07), 1.0).peak == pytest.approx(0.775)
