@@ -32,7 +32,7 @@ _SUM = (
 """Bodies, with what is made and kept of them; one large model; the store; responses in the background, and
 their events; a prompt that is tokenized. The queue of 1,024 short prompts is in none."""
 _LONG = "x " * (7 * _MEGABYTE)
-_SECONDS = 8.0
+_SECONDS = 20.0
 """How long what stays is held: a body waits for room for seven."""
 
 
@@ -93,17 +93,18 @@ class Crowd:
         """What each bound allows one tenant, and more."""
         chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100}
         many = {"messages": [{"role": "user", "content": "x"}] * 60_000}
-        described = {"type": "function", "function": {"name": "f", "description": "x" * 60_000}}
-        unused = {**chat, "tools": [described], "tool_choice": "none", "stream": True}
-        unread = {"input": "x", "instructions": "word " * 20_000, "max_output_tokens": 5_000}
-        background = {**unread, "background": True, "stream": True}
+        tool = {"name": "f", "description": "x" * 1_500_000}
+        unused = {"tool_choice": "none", "stream": True}
+        talk = {**chat, **unused, "tools": [{"type": "function", "function": tool}]}
+        asked = {"input": "x", "max_output_tokens": 5_000, "tools": [{"type": "function", **tool}]}
+        background = {**asked, **unused, "background": True}
         start = nursery.start_soon
         for _ in range(10):
             stalled = _request("/v1/chat/completions", tenant, b" " * (15 * _MEGABYTE), more=1)
             start(partial(self.say, "stalled", stalled, slowly=True))
             start(self.ask, tenant, "/v1/chat/completions", many)
         for _ in range(100):
-            start(partial(self.ask, tenant, "/v1/chat/completions", unused, slowly=True))
+            start(partial(self.ask, tenant, "/v1/chat/completions", talk, slowly=True))
         for _ in range(MAX_BACKGROUND + 4):
             start(partial(self.ask, tenant, "/v1/responses", background, slowly=True))
         for name in self.pages * 8:
@@ -131,4 +132,5 @@ def test_all_that_the_bounds_allow_at_once_takes_no_more_than_their_sum() -> Non
         peak = trio.run(run)
         print(f"{peak >> 20} MiB of {_SUM >> 20}", dict(crowd.heard))
         assert _SUM / 3 < peak < _SUM, dict(crowd.heard)
+        assert {name for name, _ in crowd.heard} >= {"chat", "responses", "conversations", "stalled"}
         assert not any(status.startswith(b"50") and status != b"503" for _, status in crowd.heard)
