@@ -87,11 +87,11 @@ class IntakeQueue:
         """Return how many requests of which tenants must leave for this many of one: in turn one of whoever
         has most. None if there is no room: nobody yields to a tenant that would have as many. `preparing`:
         requests that count as well, but for `engine_room` of them."""
-        coming = Counter(preparing)
-        held = Counter(self._per_tenant) + coming
-        own, yielding = held[tenant] + requests, Counter[str]()
-        waiting = len(self._waiting) + max(0, coming.total() - engine_room)
-        for _ in range(waiting + requests - self._config.max_queue):
+        coming, yielding = Counter(preparing), Counter[str]()
+        missing = requests - self.room + max(0, coming.total() - engine_room)
+        held = Counter(self._per_tenant) + coming if missing > 0 else coming
+        own = held[tenant] + requests
+        for _ in range(missing):
             name = max(held, key=held.__getitem__, default="")
             if held[name] <= own:
                 return None
