@@ -1,5 +1,7 @@
-"""Has grammars written and checked in processes of their own (`trial.py`): one is started for the first, a
-second one for what comes while that is busy, and another behind each that was ended by its grammar."""
+"""Has grammars written and checked in processes of their own (`trial.py`), two at most.
+
+One is started for the first grammar, a second one for what comes while that is busy, and another behind each
+that its grammar has ended."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from api.bodies.json_text import MAX_CONTAINERS
 from api.dialects.responses.running import MAX_BACKGROUND
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits
+from loadtests.processes import resident_bytes
 from tests.end_to_end.serving import Served, start
 
 _MEGABYTE = 1 << 20
@@ -32,13 +32,9 @@ _SUM = (
 """Bodies, with what is made and kept of them; one large model; the store; responses in the background, and
 their events; a prompt that is tokenized. The queue of 1,024 short prompts is in none."""
 _LONG = "x " * (7 * _MEGABYTE)
+_LOOK_SECONDS = 0.05
 _SECONDS = 20.0
 """How long what stays is held: a body waits for room for seven."""
-
-
-def _peak_bytes(served: Served) -> int:
-    status = Path(f"/proc/{served.process.pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def _request(path: str, tenant: str, body: bytes | None, more: int = 0) -> bytes:
@@ -56,6 +52,7 @@ class Crowd:
         self.port = served.port
         self.heard: Counter[tuple[str, bytes]] = Counter()
         self.pages: list[str] = []
+        self.peak_bytes = 0
 
     async def say(self, name: str, request: bytes, *, slowly: bool = False) -> bytes:
         """Send it, and read the answer to its end, or `slowly`: a little of it."""
@@ -89,6 +86,18 @@ class Crowd:
             made = await self.ask(tenant, "/v1/conversations", {"items": items})
             self.pages.append(json.loads(made.partition(b"\r\n\r\n")[2])["id"])
 
+    async def watch(self, pid: int) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, await trio.to_thread.run_sync(resident_bytes, pid))
+            await trio.sleep(_LOOK_SECONDS)
+
+    async def come(self) -> None:
+        for tenant in _TENANTS:
+            await self.fill_the_store(tenant)
+        async with trio.open_nursery() as nursery:
+            for tenant in _TENANTS:
+                await self.everything(nursery, tenant)
+
     async def everything(self, nursery: trio.Nursery, tenant: str) -> None:
         """What each bound allows one tenant, and more."""
         chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100}
@@ -121,13 +130,12 @@ def test_all_that_the_bounds_allow_at_once_takes_no_more_than_their_sum() -> Non
 
         async def run() -> int:
             await crowd.ask("a", "/v1/completions", {"prompt": "x", "max_tokens": 1})
-            before = _peak_bytes(served)
-            for tenant in _TENANTS:
-                await crowd.fill_the_store(tenant)
-            async with trio.open_nursery() as nursery:
-                for tenant in _TENANTS:
-                    await crowd.everything(nursery, tenant)
-            return _peak_bytes(served) - before
+            before = resident_bytes(served.process.pid)
+            async with trio.open_nursery() as watch:
+                watch.start_soon(crowd.watch, served.process.pid)
+                await crowd.come()
+                watch.cancel_scope.cancel()
+            return crowd.peak_bytes - before
 
         peak = trio.run(run)
         print(f"{peak >> 20} MiB of {_SUM >> 20}", dict(crowd.heard))

@@ -60,7 +60,7 @@ class ResponseEncoder:
         self._logprobs = BytesIO()
         """The JSON text of the log-probabilities in the open block: megabytes, which are never joined."""
         self.kept_bytes = 0
-        """Of all such texts, which are kept to the end of the response."""
+        """The size of all such texts, which are kept to the end of the response."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
         self._begun = False

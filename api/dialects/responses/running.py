@@ -43,7 +43,7 @@ class RunningResponses:
         self._in_background: Counter[str] = Counter()
         self._background_bytes: Counter[str] = Counter()
         self.logged_bytes: Counter[str] = Counter()
-        """Of the event logs that grow, by tenant."""
+        """The size of the event logs that grow, by tenant."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. Before that, requests have ended (`Scheduler.end_all`), and with them all

@@ -24,7 +24,7 @@ def collector() -> Iterator[None]:
 
 
 class Held(LargeWork):
-    """One that returns when it is told to."""
+    """It returns memory only when a test calls `_return`."""
 
     now = 0.0
 

@@ -221,7 +221,7 @@ def test_a_closed_gate_stays_closed() -> None:
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:
     """Else one tenant's thousand slow grammars are in no bound. Those that the engine has room for do not,
-    and whoever has most yields."""
+    and the tenant with most yields."""
     admission = Admission(empty_queue(IntakeConfig(max_queue=8, max_queue_per_tenant=2)))
     ours, theirs = ask(tenant="ours"), ask(tenant="theirs")
     with ExitStack() as preparing:

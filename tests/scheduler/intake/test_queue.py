@@ -102,7 +102,7 @@ def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
 
 
 @given(arrivals=st.lists(st.tuples(st.sampled_from("AAABC"), st.integers(1, 3)), max_size=20))
-def test_a_full_queue_takes_the_newest_of_whoever_has_most(arrivals: list[tuple[str, int]]) -> None:
+def test_a_full_queue_drops_the_newest_of_the_tenant_with_most(arrivals: list[tuple[str, int]]) -> None:
     """For another tenant's, until that would have as many: nobody is refused for another's flood."""
     queue, ids = empty_queue(IntakeConfig(max_queue=LIMIT)), count(1)
     waiting: list[StreamRecord] = []
