@@ -84,9 +84,9 @@ class IntakeQueue:
     def yielding(
         self, tenant: str, requests: int, preparing: Mapping[str, int] | None = None, engine_room: int = 0
     ) -> Counter[str] | None:
-        """Return how many requests of which tenants must leave for this number of one: in turn one of the tenant
-        with most. None if there is no room: nobody yields to a tenant that would have as many. `preparing`:
-        requests that count as well, but for `engine_room` of them."""
+        """Return how many requests of which tenants must leave for this number of one: in turn one of the
+        tenant with most. None if there is no room: nobody yields to a tenant that would have as many.
+        `preparing`: requests that count as well, but for `engine_room` of them."""
         coming, yielding = Counter(preparing), Counter[str]()
         missing = requests - self.room + max(0, coming.total() - engine_room)
         held = Counter(self._per_tenant) + coming if missing > 0 else coming
