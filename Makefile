@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/python -m pip install $(QUIET) --disable-pip-version-check -c
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-all test-long cluster zoo newest-mlx-lm folder-references packages chaos fuzz soak monitor agents check style types types-darwin \
+.PHONY: serve test test-all test-long cluster zoo newest-mlx-lm folder-references packages chaos fuzz monitor agents check style types types-darwin \
   sizes constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -28,17 +28,13 @@ serve: $(VENV)/serve-$(BACKEND)
 monitor:
 	@TARGET="$(TARGET)" grafana/monitor
 
-# Engines die 24 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
+# An engine dies 24 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
 chaos: $(VENV)/test
 	$(VENV)/bin/penstock bench dev chaos $(ARGS)
 
-# Five thousand requests with every number at an edge; make fuzz ARGS="--requests 500 --seed 7".
+# Ten thousand requests with every number at an edge; make fuzz ARGS="--requests 500 --seed 7".
 fuzz: $(VENV)/test
 	$(VENV)/bin/penstock bench dev fuzz $(ARGS)
-
-# An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
-soak: $(VENV)/test
-	$(VENV)/bin/penstock bench dev long-soak $(ARGS)
 
 # Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
 cluster: $(VENV)/cluster

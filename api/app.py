@@ -6,7 +6,7 @@ A plain ASGI app that depends on no server; `api/serving.py` runs it on Penstock
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,6 @@ from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.head_requests import HeadRequests
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS, add_docs, in_sentences
-from api.bodies.body_reading import Policy
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
@@ -74,7 +73,6 @@ class AppOptions:
     identity: Identity = EVERYBODY
     metrics: bool = True
     """Whether this application has `/metrics`; otherwise it is on a port of its own."""
-    bodies: Policy = field(default_factory=Policy)
     front_name: str = ""
     """The server's name in the ids of responses; empty without one."""
 
@@ -104,7 +102,6 @@ def make_app(
     app.state.identity = options.identity
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
-    app.state.bodies = options.bodies
     app.state.model_places = ModelPlaces()
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     # Not by its truth: an empty store is false.

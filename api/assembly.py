@@ -46,7 +46,7 @@ from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
-from scheduler.prompt import model_folder, model_types
+from scheduler.prompt import model_folder
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
@@ -58,7 +58,6 @@ from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
     from api.remote_engines import RemoteEngines
-    from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
 _FOR_TESTS = ": the embedded model is for tests; --model names one that answers, such as smollm2"
@@ -84,8 +83,6 @@ class Assembled:
 
     models: ServedModels
     metrics: Metrics
-    tracers: Sequence[RequestSpans]
-    """Spans of each model that is traced."""
     remote_engines: RemoteEngines | None = None
     """Set where engines are on other machines."""
 
@@ -112,7 +109,6 @@ class _Shared:
 class _Made:
     model: Model
     served: ServedModel
-    tracer: RequestSpans | None
 
 
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
@@ -125,7 +121,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     # Before a model is fetched, which takes minutes.
     if settings.kv_disk is not None and not settings.engines_join:
         _check_disk(settings.kv_disk)
-    blas = _prepare_blas(several, settings)
+    blas = _prepare_blas(several)
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
@@ -140,7 +136,6 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     return Assembled(
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
-        [one.tracer for one in made if one.tracer is not None],
         _remote_engines(several[0].settings, fleet),
     )
 
@@ -188,7 +183,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     config = _config(options, found, shared, number, tokenizer)
     facts = _described(config, tokenizer.answer_format, found.folder.embedder)
     _log.info("model", model=name, blas=shared.blas.name, answers=tokenizer.found, **facts)
-    tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
     scheduler = Scheduler(
@@ -201,7 +195,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         ),
         shared.threads,
         metrics=shared.metrics.of_model(name),
-        tracer=None if tracer is None else tracer.trace,
         continuous=continuous_seconds,
     )
     if memory is not None:
@@ -209,7 +202,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     kept = alone and options.idle_seconds is None
     model = Model(ModelTraits(name, options.pinned or kept, options.idle_seconds), scheduler)
     loading.tell = model.loading
-    return _Made(model, _served_model(settings, found, tokenizer.answer_format.tool_calls), tracer)
+    return _Made(model, _served_model(settings, found, tokenizer.answer_format.tool_calls))
 
 
 def _memory(
@@ -235,7 +228,7 @@ def _config(
         options.settings,
         found.folder.path,
         shared.keys,
-        cache_folder(options.settings),
+        user_cache_folder(os.environ),
         None if embedder is None else embedder.pooler,
         shared.models,
     )
@@ -334,15 +327,10 @@ class _Loading:
 def _find_model(options: ModelOptions) -> _Found:
     settings = options.settings
     path, name, remark = _place(options)
-    folder = model_folder.inspect(
-        path,
-        settings.task,
-        matryoshka=settings.matryoshka == "on",
-        max_model_len=settings.max_model_len,
-    )
+    folder = model_folder.inspect(path, settings.task, max_model_len=settings.max_model_len)
     if settings.engine == "mlx" and not folder.brings_code:
         # Checked here, not in the engine, to name it before loading the tokenizer takes seconds.
-        model_types.check(folder.model_type)
+        model_folder.check_type(folder.model_type)
     for note in folder.notes:
         _log.warning("model_folder", model=name, note=note)
     if folder.reading is not None and folder.reading.unread:
@@ -364,8 +352,10 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
             try:
                 return smollm2.ensure(_say_fetching), smollm2.NAME, ""
             except StartupError as error:
-                _log.warning("default_model", model=smollm2.NAME, reason=str(error))
-                return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
+                raise StartupError(
+                    f"the default model, SmolLM2, is not here: {error}\n"
+                    "name one that is, as in `penstock serve FOLDER`; `penstock serve embedded` is for tests"
+                ) from error
         case name if name == EMBEDDED:
             return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
         case name if name == smollm2.NAME:
@@ -387,10 +377,6 @@ def _say_fetching(text: str) -> None:
     click.echo(f"download   {text}")
 
 
-def cache_folder(settings: ServeSettings) -> Path:
-    return settings.cache or user_cache_folder(os.environ)
-
-
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
     """Return the served model. Log the defaults for what bodies omit, and the ignored values of its file."""
     defaults, ignored = settings.defaults(found.name, found.folder.generation_config)
@@ -410,10 +396,10 @@ def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> Se
     )
 
 
-def _prepare_blas(models: Sequence[ModelOptions], settings: ServeSettings) -> BlasChoice:
+def _prepare_blas(models: Sequence[ModelOptions]) -> BlasChoice:
     if all(one.settings.engine == "scripted" for one in models):
         return BlasChoice("none: the scripted engine multiplies nothing")
-    choice = prepare(settings.blas, cache_folder(settings))
+    choice = prepare(user_cache_folder(os.environ))
     if choice.warning:
         _log.warning("blas", warning=choice.warning)
     return choice
@@ -428,17 +414,5 @@ def _metrics(settings: ServeSettings) -> Metrics:
             "mlx": release_of("mlx"),
         }
     )
-    if settings.metrics_compat == "vllm":
-        metrics.registry.register(VllmNames(metrics))
+    metrics.registry.register(VllmNames(metrics))
     return metrics
-
-
-def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
-    if settings.otlp_endpoint is None:
-        return None
-    try:
-        # Imported here: a server that does not trace neither loads it nor needs it installed.
-        from scheduler.telemetry.spans import otlp_spans
-    except ImportError as error:
-        raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
-    return otlp_spans(settings.otlp_endpoint, model_name)

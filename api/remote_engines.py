@@ -46,23 +46,22 @@ class RemoteEngines:
     def __init__(self, settings: ServeSettings, pool: Pool, environment: Mapping[str, str]) -> None:
         """`environment` says where the user's data is. Raise OptionError."""
         self._engines = JoinedEngines(pool)
-        self._token, self._token_file = join_token(settings, environment)
+        self._token, self._token_file = join_token(environment)
         self._listener = Listener(self._token, self._engines.arrived)
-        self._addresses = settings.engine_addresses()
-        self._port = settings.engine_port
+        self._addresses = settings.engine_addresses() or [("", 0)]
+        self._port = 0
         click.echo("engines    one on each machine that joins (--engines join)")
 
     async def run(self) -> None:
         """Listen for engines until cancelled. Raise StartupError if that is impossible."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._engines.run)
-            for address in self._addresses or (_ALL_ADDRESSES,):
+            for host, port in self._addresses:
+                host, port = host or _ALL_ADDRESSES, port or self._port
                 try:
-                    self._port = await nursery.start(self._listener.serve, address, self._port)
+                    self._port = await nursery.start(self._listener.serve, host, port)
                 except OSError as error:
-                    raise StartupError(
-                        f"cannot listen for engines on {address}:{self._port}: {error}"
-                    ) from error
+                    raise StartupError(f"cannot listen for engines on {host}:{port}: {error}") from error
             self._announce()
 
     def report(self) -> dict[str, Any]:
@@ -73,13 +72,13 @@ class RemoteEngines:
         )
         return {
             "state": "listening",
-            "dials": ", ".join(self._addresses) or None,
+            "dials": ", ".join(host for host, _ in self._addresses if host) or None,
             "nodes": [rounded(asdict(machine)) for machine in machines],
             "port": self._port,
         }
 
     def _announce(self) -> None:
-        address = self._addresses[0] if self._addresses else "THIS-MACHINE"
+        address = self._addresses[0][0] or "THIS-MACHINE"
         click.echo(
             f"join       penstock engine --join {address}:{self._port} --token-file FILE, a copy of"
             f" {self._token_file}; {_PLAIN_TEXT}"
@@ -91,10 +90,10 @@ def token_file(environment: Mapping[str, str]) -> Path:
     return user_data_folder(environment) / "join-token"
 
 
-def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path]:
+def join_token(environment: Mapping[str, str]) -> tuple[str, Path]:
     """Return the token that engines need, and the file that has it. Raise OptionError, also if others can
     read the file."""
-    path = settings.join_token_file or token_file(environment)
+    path = token_file(environment)
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,12 +102,12 @@ def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple
                 made.write(f"{new_token()}\n")
         if path.stat().st_mode & 0o077:
             raise OptionError(
-                f"--join-token-file: others can read {path}, and who has the token gets prompts:"
+                f"--engines join: others can read {path}, and who has the token gets prompts:"
                 f" chmod 600 {path}"
             )
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
-        raise OptionError(f"--join-token-file: {path}: {error}") from error
+        raise OptionError(f"--engines join: {path}: {error}") from error
     if len(token) < 16:
-        raise OptionError(f"--join-token-file: {path} has no token of at least 16 characters")
+        raise OptionError(f"--engines join: {path} has no token of at least 16 characters")
     return token, path

@@ -109,8 +109,8 @@ class ServedModel:
             "object": "model",
             "created": self.created,
             "owned_by": "penstock",
-            # vLLM's field, which clients read.
-            "max_model_len": self.context_tokens,
+            # vLLM's name of the context, which clients read, OpenRouter's and Anthropic's.
+            **dict.fromkeys(("max_model_len", "context_length", "max_input_tokens"), self.context_tokens),
             "tool_calls": self.tool_calls,
             "task": self.kind,
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),

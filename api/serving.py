@@ -25,7 +25,6 @@ from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
-from api.bodies.body_reading import Policy
 from api.bodies.full_collections import collect_when_idle
 from api.bodies.large_work import LARGE_WORK, return_large_blocks
 from api.dialects.responses.running import RunningResponses
@@ -130,15 +129,12 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
             nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
-        if settings.prevent_sleep == "auto" and sys.platform == "darwin":
+        if sys.platform == "darwin":
             nursery.start_soon(stay_awake, lambda: fleet.busy)
         end = partial(_hand_over if sockets.inherited else _drain, fleet, server, settings.drain_seconds)
         await _signalled_end(end)
         notice.send(STOPPING="1")
         nursery.cancel_scope.cancel()
-    for tracer in assembled.tracers:
-        with trio.move_on_after(_LAST_WORDS_SECONDS):
-            await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     end_stages()
     click.echo("stopped")
 
@@ -164,7 +160,7 @@ def _servers(
     app = make_app(
         assembled.models,
         _app_options(settings, keys, hosts, metrics=not sockets.metrics),
-        responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
+        responses=ResponseStore.by_default(settings.max_stored_bytes),
         running=responses,
         server=server_metrics,
         reports=assembled.reports,
@@ -196,14 +192,12 @@ def _servers(
 
 def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *, metrics: bool) -> AppOptions:
     return AppOptions(
-        keep_alive_seconds=settings.sse_keepalive_seconds,
         stall_seconds=settings.stall_seconds,
         keys=keys,
         cors_origins=settings.origins(),
         hosts=hosts,
         identity=Identity(settings.tenant_header),
         metrics=metrics,
-        bodies=Policy(settings.unknown_fields == "refuse", settings.media == "refuse"),
         front_name=settings.front_name or "",
     )
 
@@ -212,9 +206,8 @@ def _limits(settings: ServeSettings) -> Limits:
     """Return the server's limits, with no more connections than there are file descriptors for."""
     usual = Limits()
     wanted = Limits(
-        connections=settings.max_connections,
+        connections=max(usual.connections, settings.max_queue),
         body_bytes=settings.max_body_bytes,
-        write_seconds=settings.write_seconds,
         held_body_bytes=max(usual.held_body_bytes, 4 * settings.max_body_bytes),
         account_body_bytes=max(usual.account_body_bytes, 2 * settings.max_body_bytes),
     )
@@ -289,7 +282,8 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
     if left := sum(_requests(fleet)):
-        click.echo(f"draining   {left} requests, {drain_seconds:g} s at most; Ctrl-C again stops at once")
+        requests = f"{left} request{'' if left == 1 else 's'}"
+        click.echo(f"draining   {requests}, {drain_seconds:g} s at most; Ctrl-C again stops at once")
     with trio.move_on_after(drain_seconds):
         await fleet.wait_idle()
     await _end(fleet, server)

@@ -1,6 +1,6 @@
-"""Launch a server, wait until it is ready, measure it, and stop it without leaving anything behind.
+"""Start a server, wait until it answers, and stop it without leaving anything behind.
 
-Every server gets the same fast BLAS on a Linux CPU, the same number of BLAS threads, the same number of
+Every target gets the same fast BLAS on a Linux CPU, the same number of BLAS threads, the same number of
 slots, and its own home folder for caches, so that no run warms the next.
 """
 
@@ -14,55 +14,40 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import httpx
 import trio
 
-from loadtests import client
-from loadtests.presets import Preset
+from loadtests.client import Answer, ask
 from loadtests.record import Outcome
-from loadtests.targets import Launch, Target, build_body
+from loadtests.targets import Launch, Preset, Target, build_body
 from loadtests.workload import Ask
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, default_threads
 from scheduler.models.kept_folder import MANIFEST
 from scheduler.processes.process import Exit
 
-T = TypeVar("T")
-Note = Callable[[str], None]
+Note: TypeAlias = Callable[[str], None]
 """Called with a line about each event."""
-
+ROOT: Final = Path(__file__).parents[1]
 SLOTS: Final = 32
 _POLL_SECONDS = 0.1
 _KILL_SECONDS = 5.0
 """A killed process is gone immediately, unless the kernel blocks it."""
 _SWEEP_SECONDS = 30.0
 _NICENESS = 5
-_TAIL_LINES = 20
-_TAIL_BYTES = 16_384
-
+_TAIL_LINES, _TAIL_BYTES = 20, 16_384
 _OURS_TO_SET = ("PYTHON", "VIRTUAL_ENV", "PENSTOCK_", "HF_", "XDG_", "LD_PRELOAD", "OPENBLAS_", "RAPID_MLX_")
 """The caller's values of these variables must not reach some targets and not others."""
 
 
 class LaunchError(Exception):
     """A target could not be started; the message has the last lines of its log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a server may take to start and to stop."""
-
-    start_seconds: float = 600.0
-    """Bound on the time until the first completion is whole; this includes reading a large model from
-    disk."""
-    stop_seconds: float = 30.0
-    """Time from SIGTERM until its process group is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,147 +58,189 @@ class Bench:
     """The model's folder."""
     blas: BlasChoice
     slots: int = SLOTS
-    patience: Patience = Patience()
+    start_seconds: float = 600.0
+    """Bound on the time until the first completion is whole; this includes reading a large model."""
+    stop_seconds: float = 30.0
+    """Time from SIGTERM until its process group is killed."""
 
 
-def _silent(text: str) -> None:
-    """Drop the line."""
+@asynccontextmanager
+async def process(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    note: Note,
+    stop_seconds: float = 30.0,
+    folder: Path | None = None,
+) -> AsyncIterator[trio.Process]:
+    """Run a server's process during the block, with its output in `log`. If it dies meanwhile, `note` is
+    called. Raise LaunchError if there is no such program."""
+    try:
+        with log.open("wb") as output:
+            started = await trio.lowlevel.open_process(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                cwd=folder,
+                # A process group of its own, to be killed as a whole; Ctrl-C must not reach it.
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(f"{name}: cannot start the server: {error}") from error
+    has_run = False
+    try:
+        yield started
+        has_run = True
+    finally:
+        if has_run and started.poll() is not None:
+            note(f"{name}: the server {Exit(started.returncode or 0)}; its log ends:\n{tail(log)}")
+        if not await _stop(started, stop_seconds):
+            note(f"{name}: killed; it did not stop within {stop_seconds:g} s")
 
 
-async def with_servers(
-    choices: Sequence[Target | Launch],
-    bench: Bench,
-    body: Callable[[tuple[Target, ...]], Awaitable[T]],
-    note: Note = _silent,
-) -> T:
-    """Run `body` with all targets, in their order; those to be launched run from before it to after it.
+async def _stop(process: trio.Process, seconds: float) -> bool:
+    """Stop the server; return False if it had to be killed. This cannot be cancelled: a server left running
+    would distort every later measurement."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+        process.terminate()
+        await process.wait()
+    obeyed = process.poll() is not None
+    # Also after a clean exit: it may have left children.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS):
+        await process.wait()
+    return obeyed
+
+
+async def wait_ready(name: str, process: trio.Process, url: str, log: Path, seconds: float) -> None:
+    """Wait until `url` is answered with 200. Raise LaunchError."""
+    with trio.move_on_after(seconds):
+        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+            while process.poll() is None:
+                with suppress(httpx.TransportError):
+                    if (await http.get(url)).status_code == 200:
+                        return
+                await trio.sleep(_POLL_SECONDS)
+        raise LaunchError(f"{name}: the server {Exit(process.returncode or 0)}:\n{tail(log)}")
+    raise LaunchError(f"{name}: no answer within {seconds:g} s:\n{tail(log)}")
+
+
+@asynccontextmanager
+async def servers(
+    choices: Sequence[Target | Launch], bench: Bench, note: Note
+) -> AsyncIterator[tuple[Target, ...]]:
+    """Yield all targets, in their order; those to be launched run during the block.
 
     All run at the same time, so that they can be measured in turn; those not being measured are idle. Raise
-    LaunchError, without calling `body`, if one does not start or does not answer; what can be known without
-    starting a server is known before the first one is started.
+    LaunchError if one does not start or does not answer; what can be known without starting a server is known
+    before the first one is started.
     """
     for choice in choices:
         if isinstance(choice, Launch):
-            command(choice, bench, port=0)
+            program(choice)
             if not bench.model.is_dir():
                 raise LaunchError(f"{choice.name}: --model {bench.model} is not a folder")
-    seconds = bench.patience.start_seconds
-    found: list[Target | Launch] = [
-        one if isinstance(one, Launch) else await answering(one, seconds) for one in choices
-    ]
-    return await _nested(tuple(found), (), bench, body, note)
+    running = [one if isinstance(one, Launch) else await find_model(one) for one in choices]
+    for target in running:
+        if isinstance(target, Target):
+            await _answering(target, bench.start_seconds)
+    async with AsyncExitStack() as stack:
+        yield tuple(
+            [
+                await stack.enter_async_context(server(one, bench, note)) if isinstance(one, Launch) else one
+                for one in running
+            ]
+        )
 
 
-async def _nested(
-    waiting: tuple[Target | Launch, ...],
-    up: tuple[Target, ...],
-    bench: Bench,
-    body: Callable[[tuple[Target, ...]], Awaitable[T]],
-    note: Note,
-) -> T:
-    if not waiting:
-        return await body(up)
-    first, *others = waiting
-
-    async def go_on(target: Target) -> T:
-        return await _nested(tuple(others), (*up, target), bench, body, note)
-
-    if isinstance(first, Launch):
-        return await with_server(first, bench, go_on, note)
-    return await go_on(first)
-
-
-async def with_server(
-    launch: Launch, bench: Bench, body: Callable[[Target], Awaitable[T]], note: Note = _silent
-) -> T:
-    """Run `body` with a target that has started and answered; stop it when `body` returns, raises or is
-    cancelled.
-
-    If the server dies meanwhile, `body` continues and records the failures, and `note` is called. Raise
-    LaunchError if the server did not start.
-    """
-    port = free_port()
+@asynccontextmanager
+async def server(launch: Launch, bench: Bench, note: Note) -> AsyncIterator[Target]:
+    """Yield a target that has started and answered; stop it behind the block. Raise LaunchError if it did not
+    start."""
+    port, preset = free_port(), launch.preset
+    url = f"http://127.0.0.1:{port}"
+    target = Target(
+        name=launch.name,
+        url=url,
+        model=preset.model,
+        knows=preset.knows,
+        metrics_url=url + preset.metrics_path if preset.metrics_path else None,
+        eos_token_ids=() if "ignore_eos" in preset.knows else end_tokens(bench.model),
+    )
     folder = Path(tempfile.mkdtemp(prefix="penstock-target-"))
     try:
-        log = folder / "log"
-        process = await _start(launch, bench, port, folder, log)
-        measured = False
-        try:
-            target = _target(launch, bench, f"http://127.0.0.1:{port}")
-            started = trio.current_time()
-            note(f"{launch.name}: starting {launch.preset.name}")
-            await _wait_answering(process, target, log, bench.patience.start_seconds)
+        root = ROOT if launch.commit is None else _checkout(launch, folder / "checkout")
+        # Servers run at a lower priority than the load generator. A server that takes every core would delay
+        # the generator, whose lateness would count as the server's.
+        command = ["nice", "-n", str(_NICENESS), *program(launch), *arguments(launch, bench, port)]
+        note(f"{launch.name}: starting {preset.name}")
+        started, log = trio.current_time(), folder / "log"
+        variables = environment(os.environ, folder, preset, bench.blas, root)
+        async with process(launch.name, command, variables, log, note, bench.stop_seconds, folder) as running:
+            ready = url + preset.ready_path
+            await wait_ready(launch.name, running, ready, log, bench.start_seconds)
+            # Some servers report ready before their model is; only a completion shows it.
+            await _answering(target, bench.start_seconds, log)
             note(f"{launch.name}: ready after {trio.current_time() - started:.1f} s")
-            measured = True
-            return await body(target)
-        finally:
-            if measured and process.poll() is not None:
-                note(f"{launch.name}: the server {Exit(process.returncode)}; its log ends:\n{tail(log)}")
-            if not await _stop(process, bench.patience.stop_seconds):
-                note(f"{launch.name}: killed; it did not stop within {bench.patience.stop_seconds:g} s")
+            yield target
     finally:
+        if launch.commit is not None:
+            _git("worktree", "remove", "--force", str(folder / "checkout"), check=False)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _SWEEP_SECONDS):
             # In a thread: the caches that peers write when they stop may be gigabytes.
             sweep = partial(shutil.rmtree, folder, ignore_errors=True)
             await trio.to_thread.run_sync(sweep, abandon_on_cancel=True)
 
 
-async def _start(launch: Launch, bench: Bench, port: int, home: Path, log: Path) -> trio.Process:
-    try:
-        with log.open("wb") as output:
-            return await trio.lowlevel.open_process(
-                # Servers run at a lower priority than the load generator. A server that takes every core
-                # would delay the generator, whose lateness would count as the server's.
-                ["nice", "-n", str(_NICENESS), *command(launch, bench, port)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(os.environ, home, launch.preset, bench.blas),
-                # Penstock runs with -m from the current folder, which has its packages. A peer must find none
-                # of them, and its files must be deleted with its home.
-                cwd=None if launch.preset.takes_blas else home,
-                # A process group of its own, to be killed as a whole; Ctrl-C must not reach it.
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise LaunchError(f"{launch.name}: cannot start the server: {error}") from error
+def _checkout(launch: Launch, folder: Path) -> Path:
+    made = _git("worktree", "add", "--detach", str(folder), str(launch.commit), check=False)
+    if made.returncode:
+        raise LaunchError(f"{launch.name}: commit={launch.commit}: {made.stderr.strip()}")
+    return folder
 
 
-def command(launch: Launch, bench: Bench, port: int) -> list[str]:
-    """Return the command that starts the server. Raise LaunchError if its program does not exist."""
+def _git(*arguments: str, check: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=check)
+
+
+def program(launch: Launch) -> list[str]:
+    """Return the program that is the server. Raise LaunchError if it does not exist."""
     preset = launch.preset
+    if preset.is_ours:
+        return [sys.executable, "-m", "api"]
+    if given := os.environ.get(preset.variable):
+        path = Path(given).expanduser().absolute()
+        found = path / "bin" / preset.name if path.is_dir() else path
+        if not found.is_file():
+            raise LaunchError(f"{launch.name}: there is no {found}")
+        return [str(found)]
+    beside = Path(sys.executable).with_name(preset.name)
+    if on_path := shutil.which(preset.name) or (str(beside) if beside.is_file() else None):
+        return [on_path]
+    raise LaunchError(
+        f"{launch.name}: no program {preset.name!r} on PATH; set {preset.variable} to its virtual "
+        "environment (loadtests/peers/README.md says how to make one)"
+    )
+
+
+def arguments(launch: Launch, bench: Bench, port: int) -> list[str]:
     values = {
         "model": str(bench.model.resolve()),
         "port": str(port),
         "slots": str(bench.slots),
-        "blas": str(bench.blas.library or ("auto" if sys.platform == "darwin" else "off")),
     }
-    filled = [argument.format_map(values) for argument in preset.arguments]
-    return [*_program(launch), *filled, *launch.arguments]
+    return [*(argument.format_map(values) for argument in launch.preset.arguments), *launch.arguments]
 
 
-def _program(launch: Launch) -> list[str]:
-    preset = launch.preset
-    given = launch.program or os.environ.get(preset.variable)
-    if given:
-        path = Path(given).expanduser().absolute()
-        program = path / "bin" / preset.program if path.is_dir() else path
-        if not program.is_file():
-            raise LaunchError(f"{launch.name}: there is no {program}")
-        return [str(program)]
-    if preset.takes_blas:
-        return [sys.executable, "-m", "api"]
-    found = shutil.which(preset.program)
-    if found is None:
-        raise LaunchError(
-            f"{launch.name}: no program {preset.program!r} on PATH; set {preset.variable} to its virtual "
-            "environment (loadtests/peers/README.md says how to make one)"
-        )
-    return [found]
-
-
-def environment(base: Mapping[str, str], home: Path, preset: Preset, blas: BlasChoice) -> dict[str, str]:
-    """Return the target's environment: no variable of the caller's that could favour one, and no network."""
+def environment(
+    base: Mapping[str, str], home: Path, preset: Preset, blas: BlasChoice, root: Path
+) -> dict[str, str]:
+    """Return the target's environment: no variable of the caller's that could favour one, and no network.
+    `root` has our packages, of which a peer must find none."""
     kept = {name: value for name, value in base.items() if not name.startswith(_OURS_TO_SET)}
     kept |= {
         "HOME": str(home),
@@ -224,7 +251,7 @@ def environment(base: Mapping[str, str], home: Path, preset: Preset, blas: BlasC
         "DO_NOT_TRACK": "1",
         "OPENBLAS_NUM_THREADS": base.get("OPENBLAS_NUM_THREADS") or str(default_threads()),
     }
-    return kept if preset.takes_blas else blas.environment(kept)
+    return {**kept, "PYTHONPATH": str(root)} if preset.is_ours else blas.environment(kept)
 
 
 def free_port() -> int:
@@ -234,19 +261,6 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _target(launch: Launch, bench: Bench, url: str) -> Target:
-    preset = launch.preset
-    return Target(
-        name=launch.name,
-        url=url,
-        model=preset.model,
-        knows=preset.knows,
-        metrics_url=url + preset.metrics_path if preset.metrics_path else None,
-        ready_path=preset.ready_path,
-        eos_token_ids=() if "ignore_eos" in preset.knows else end_tokens(bench.model),
-    )
-
-
 def end_tokens(model: Path) -> tuple[int, ...]:
     """Return the tokens that end an answer of this model; none for our random weights, which do not produce
     them by chance, so that no target pays for a logit bias there."""
@@ -254,10 +268,8 @@ def end_tokens(model: Path) -> tuple[int, ...]:
         return ()
     for name in ("generation_config.json", "config.json"):
         tokens = _json(model / name).get("eos_token_id")
-        if isinstance(tokens, int):
-            return (tokens,)
-        if isinstance(tokens, list):
-            return tuple(token for token in tokens if isinstance(token, int))
+        if isinstance(tokens, int | list):
+            return tuple(tokens) if isinstance(tokens, list) else (tokens,)
     return ()
 
 
@@ -286,73 +298,16 @@ async def find_model(target: Target) -> Target:
         ) from error
 
 
-async def answering(target: Target, seconds: float) -> Target:
-    """Return a running target with its model's name, when one short completion is whole. Raise
-    LaunchError."""
-    found = await find_model(target)
-    observed: client.Observed | None = None
-    with trio.move_on_after(seconds):
-        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
-            observed = await _first_answer(http, found)
-    if observed is None:
-        raise LaunchError(f"{target.name}: no answer from {target.url} within {seconds:g} s")
-    if observed.outcome is not Outcome.OK:
-        raise LaunchError(f"{target.name}: {target.url} does not answer: {_failure(observed)}")
-    return found
-
-
-async def _first_answer(http: httpx.AsyncClient, target: Target) -> client.Observed:
-    wish = Ask(
-        messages=({"role": "user", "content": "ready?"},),
-        max_tokens=4,
-        exact=False,
-        sampling={"temperature": 0.0},
-    )
-    observed = client.Observed(sent_at=trio.current_time())
-    await client.follow(http, target.chat_url, target.headers, build_body(wish, target), wish, observed)
-    return observed
-
-
-def _failure(observed: client.Observed) -> str:
-    status = "" if observed.status is None else f"{observed.status} "
-    return f"{observed.outcome.value}: {status}{observed.detail}"
-
-
-async def _wait_answering(process: trio.Process, target: Target, log: Path, seconds: float) -> None:
-    """Wait until the server reports ready and one short completion is whole. Raise LaunchError."""
-    observed: client.Observed | None = None
-    with trio.move_on_after(seconds):
-        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
-            while process.poll() is None:
-                with suppress(httpx.TransportError):
-                    if (await http.get(target.url + target.ready_path)).status_code == 200:
-                        break
-                await trio.sleep(_POLL_SECONDS)
-            else:
-                raise LaunchError(f"{target.name}: the server {Exit(process.returncode)}:\n{tail(log)}")
-            # Some servers report ready before their model is; only a completion shows it.
-            observed = await _first_answer(http, target)
-    if observed is None:
-        raise LaunchError(f"{target.name}: no answer within {seconds:g} s:\n{tail(log)}")
-    if observed.outcome is not Outcome.OK:
-        raise LaunchError(
-            f"{target.name}: ready, but its first completion was {_failure(observed)}\n{tail(log)}"
-        )
-
-
-async def _stop(process: trio.Process, seconds: float) -> bool:
-    """Stop the server; return False if it had to be killed. This cannot be cancelled: a server left running
-    would distort every later measurement."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
-        process.terminate()
-        await process.wait()
-    obeyed = process.poll() is not None
-    # Also after a clean exit: it may have left children.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS):
-        await process.wait()
-    return obeyed
+async def _answering(target: Target, seconds: float, log: Path | None = None) -> None:
+    """Return when one short completion is whole. Raise LaunchError."""
+    wish = Ask(({"role": "user", "content": "ready?"},), 4, exact=False, sampling={"temperature": 0.0})
+    body, answer = build_body(wish, target), Answer()
+    async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+        await ask(http, target.chat_url, body, answer, target.headers, seconds)
+    if answer.outcome is not Outcome.OK:
+        status = "" if answer.status is None else f"{answer.status} "
+        said = f"{target.url} does not answer: {answer.outcome.value}: {status}{answer.detail}"
+        raise LaunchError(f"{target.name}: {said}" + (f"\n{tail(log)}" if log else ""))
 
 
 def tail(log: Path) -> str:

@@ -7,22 +7,49 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from api.cli.process_table import ps
 from scheduler.engine.budget.readings import MacMemory
 
 _PROC = Path("/proc")
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of `ps`."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+    command: str
+
+
+def ps(*arguments: str) -> str:
+    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
+
+
+def processes() -> list[Process]:
+    """Return all processes, including zombies."""
+    # -ww: macOS cuts commands at 80 columns if there is no terminal.
+    lines = ps("-A", "-ww", "-o", "pid=,ppid=,pgid=,stat=,command=").splitlines()
+    found = (line.split(None, 4) for line in lines)
+    return [Process(int(one[0]), int(one[1]), int(one[2]), one[3], "".join(one[4:])) for one in found]
+
+
+def tree(root: int) -> list[int]:
+    """Return the ids of a process and of all its descendants."""
+    found, table = [root], processes()
+    for parent in found:
+        found += [one.pid for one in table if one.parent == parent]
+    return found
+
+
 def children(pid: int, of: str = "") -> list[int]:
     """Return the children that have not ended, and whose command has `of` in it."""
-    lines = (line.split(None, 3) for line in ps("-A", "-o", "pid=,ppid=,stat=,command=").splitlines())
-    return [
-        int(child)
-        for child, parent, state, *command in lines
-        if int(parent) == pid and not state.startswith("Z") and of in " ".join(command)
-    ]
+    alive = (one for one in processes() if one.parent == pid and one.state[0] != "Z")
+    return [one.pid for one in alive if of in one.command]
 
 
 def engines(pid: int) -> list[int]:
@@ -34,6 +61,11 @@ def is_gone(pid: int) -> bool:
     """Return whether there is no such process, or only a zombie."""
     state = ps("-p", str(pid), "-o", "stat=").strip()
     return not state or state.startswith("Z")
+
+
+def of_process(pid: int) -> dict[str, float]:
+    """Return the process's resident bytes, open files and threads. Raise OSError if it is gone."""
+    return {"resident bytes": resident_bytes(pid), "open files": open_files(pid), "threads": threads(pid)}
 
 
 def resident_bytes(pid: int) -> int:

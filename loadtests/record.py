@@ -1,6 +1,6 @@
 """The records of a run: one a request, one a target's run. Plain data, written as JSON.
 
-Every figure of a report is computed from them (`measure.py`); nothing else is measured anywhere. Times are
+Every figure of a report is computed from them (`figures.py`); nothing else is measured anywhere. Times are
 seconds on one monotonic clock of the generator, from the run's start.
 """
 
@@ -11,24 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LAG_LIMIT_SECONDS = 0.1
 """The limit on the generator's lag at the 99th percentile: above it, timestamps are late by more than a
 token's time."""
 CPU_LIMIT = 0.9
 """The limit on processor use, as a share of the one core that a trio program can use."""
-VOID_IF = (
-    f"a run counts in no figure if its load generator used more than {CPU_LIMIT:.0%} of a core, or was late"
-    f" by more than {LAG_LIMIT_SECONDS:g} s (p99): it would have measured itself"
-)
 
 
 class Outcome(StrEnum):
     """How one request ended, as its client saw it."""
 
     OK = "ok"
-    HUNG_UP = "hung_up"
-    """The scenario made this client disconnect before the end."""
     REFUSED = "refused"
     """429 or 503 before the stream began."""
     HTTP_ERROR = "http_error"
@@ -71,11 +65,6 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     reusable_share: float = 0.0
     """The share of the prompt that earlier requests of this run had sent or received: what an unbounded cache
     could have hit."""
-    retry_after_seconds: float | None = None
-    freed_after_seconds: float | None = None
-    """Seconds until the slot of a HUNG_UP was free again, if the target's metrics report it."""
-    correct: bool | None = None
-    """None if the scenario does not know the right answer."""
 
 
 class GeneratorHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,21 +72,18 @@ class GeneratorHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_share: float
     """Its processor seconds per second of the run, of one core."""
-    lag_p50_seconds: float
     lag_p99_seconds: float
     """How late its own timer fired (every 50 ms), and how late scheduled requests were sent."""
-    void: str | None = None
-    """Why the run is void, if it is."""
 
-
-def void(cpu_share: float, lag_p99_seconds: float) -> str | None:
-    """Return each bound that the generator passed, with its value and the bound; None if it kept up."""
-    passed = []
-    if cpu_share > CPU_LIMIT:
-        passed.append(f"used {cpu_share:.0%} of its core (bound {CPU_LIMIT:.0%})")
-    if lag_p99_seconds > LAG_LIMIT_SECONDS:
-        passed.append(f"was late by {lag_p99_seconds:.3f} s at p99 (bound {LAG_LIMIT_SECONDS:g} s)")
-    return f"the load generator {' and '.join(passed)}" if passed else None
+    @property
+    def void(self) -> str | None:
+        """Return each bound that the generator passed, with its value and the bound; None if it kept up."""
+        passed = []
+        if self.cpu_share > CPU_LIMIT:
+            passed.append(f"used {self.cpu_share:.0%} of its core (bound {CPU_LIMIT:.0%})")
+        if self.lag_p99_seconds > LAG_LIMIT_SECONDS:
+            passed.append(f"was late by {self.lag_p99_seconds:.3f} s at p99 (bound {LAG_LIMIT_SECONDS:g} s)")
+        return f"the load generator {' and '.join(passed)}" if passed else None
 
 
 class ServerSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +106,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The scenario's sizes and options as used, for the reader."""
     salt: str
     """Makes this run's prompts fresh; equal salts give equal prompts."""
-    seed: int
     started: str
     """Wall clock, ISO 8601."""
     warm_up_seconds: float
@@ -136,6 +121,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[RequestRecord, ...]
     generator: GeneratorHealth
     server: tuple[ServerSample, ...] = ()
+    """Before the first request and after the last."""
     round: int = 0
     """The round in a comparison, whose runs are compared with each other."""
 

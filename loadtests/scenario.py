@@ -46,22 +46,6 @@ class Poisson(_Part):
     burstiness: float = Field(default=1.0, ge=0.01)
 
 
-class Ramp(_Part):
-    """Open loop whose rate grows linearly from `rate_from` to `rate_to` over `seconds`."""
-
-    kind: Literal["ramp"]
-    rate_from: float = Field(ge=0)
-    rate_to: float = Field(gt=0)
-    seconds: float = Field(gt=0)
-
-
-class Schedule(_Part):
-    """Sessions that start at these seconds after the population's start."""
-
-    kind: Literal["schedule"]
-    at_seconds: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
-
-
 class OfCapacity(_Part):
     """Open loop at a multiple of the target's measured capacity (a closed-loop probe of `probe_clients` for
     `probe_seconds`, outside the measured window)."""
@@ -72,7 +56,7 @@ class OfCapacity(_Part):
     probe_seconds: float = Field(default=10.0, gt=0)
 
 
-Arrivals = Annotated[Closed | Burst | Poisson | Ramp | Schedule | OfCapacity, Field(discriminator="kind")]
+Arrivals = Annotated[Closed | Burst | Poisson | OfCapacity, Field(discriminator="kind")]
 
 
 class Prompt(_Part):
@@ -129,21 +113,6 @@ class Output(_Part):
         return self
 
 
-class HangUp(_Part):
-    """The share of requests whose client disconnects: after a number of deltas, or while it waits for the
-    first (within `seconds`)."""
-
-    share: float = Field(gt=0, le=1)
-    after_deltas: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    while_waiting_seconds: tuple[Annotated[float, Field(gt=0)], ...] = ()
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> HangUp:
-        if not (self.after_deltas or self.while_waiting_seconds):
-            raise ValueError("give after_deltas or while_waiting_seconds")
-        return self
-
-
 class Population(_Part):
     """Agents of one kind."""
 
@@ -160,31 +129,12 @@ class Population(_Part):
     sampling: Literal["greedy", "mixed"] = "greedy"
     """mixed: every session has its own temperature, top_p and so on, seed, penalties and, if `output.exact`
     is false, stop strings."""
-    logprobs: bool = False
-    """Let half of the sessions ask for logprobs too, with mixed sampling; separate, because not every target
-    has them."""
-    recall: bool = False
-    """Every layer states facts, every turn asks for one of them, and its answer is checked. For models that
-    can do so; the model then decides the length of its answers, and ignores `output.exact`."""
     subagents: Subagents | None = None
-    hang_up: HangUp | None = None
     timeout_seconds: float | None = Field(default=None, gt=0)
     """The client's deadline for the whole answer, sent to every target (`x-request-timeout`); most ignore it,
     and the client disconnects after it. None waits as long as bytes arrive."""
-    read_bytes_per_second: float | None = Field(default=None, gt=0)
-    """The speed of a slow reader; None reads as fast as bytes arrive."""
     measured: bool = True
     """False for a flood whose own latency is not measured."""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Population:
-        if self.sessions is None and isinstance(self.arrivals, Burst | Schedule):
-            object.__setattr__(self, "sessions", len(_instants(self.arrivals)))
-        return self
-
-
-def _instants(arrivals: Burst | Schedule) -> range:
-    return range(arrivals.clients if isinstance(arrivals, Burst) else len(arrivals.at_seconds))
 
 
 class Bounds(_Part):
@@ -203,19 +153,6 @@ class Slo(_Part):
     tpot_seconds: float = Field(default=0.2, gt=0)
 
 
-class Replay(_Part):
-    """A recorded trace instead of populations; `format` names the format of its lines."""
-
-    file: str
-    """Relative to the scenario's folder; in an override, to the working folder."""
-    format: Literal["mooncake", "sharegpt", "openai"]
-    speed: float = Field(default=1.0, gt=0)
-    """2 replays twice as fast; requests without a time of their own follow each other, `clients` at once."""
-    clients: int = Field(default=8, ge=1)
-    token_scale: float = Field(default=1.0, gt=0)
-    """A factor on all lengths: replays a trace of 100k-token prompts on a small model."""
-
-
 class Scenario(_Part):
     """One file."""
 
@@ -224,33 +161,19 @@ class Scenario(_Part):
     seed: int = 0
     fresh: bool = True
     """New prompts each run, so that no run hits the prefix cache of the last."""
+    token_scale: float = Field(default=1.0, gt=0)
+    """A factor on the lengths of all prompts: the shipped ones are for a laptop's CPU."""
     warm_up_seconds: float = Field(default=0.0, ge=0)
     bounds: Bounds = Bounds()
     slo: Slo = Slo()
-    populations: tuple[Population, ...] = ()
-    replay: Replay | None = None
+    populations: tuple[Population, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _somebody(self) -> Scenario:
+    def _each_has_a_name(self) -> Scenario:
         names = [population.name for population in self.populations]
         if len(set(names)) != len(names):
             raise ValueError("two populations have the same name")
-        if bool(names) == (self.replay is not None):
-            raise ValueError("give populations or a replay, and not both")
         return self
-
-    def without(self, population: str) -> Scenario:
-        """Return the scenario without this population."""
-        gone = self.population(population)
-        return self.model_copy(update={"populations": tuple(p for p in self.populations if p is not gone)})
-
-    def population(self, name: str) -> Population:
-        """Return the population of this name. Raise ScenarioError if there is none."""
-        for one in self.populations:
-            if one.name == name:
-                return one
-        known = ", ".join(one.name for one in self.populations) or "none"
-        raise ScenarioError(f"{self.name} has no population {name!r}; there are: {known}")
 
 
 def shipped() -> dict[str, Path]:
@@ -259,7 +182,7 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def load(name_or_file: str, overrides: tuple[str, ...] = (), token_scale: float = 1.0) -> Scenario:
+def load(name_or_file: str, overrides: tuple[str, ...] = ()) -> Scenario:
     """Load a shipped scenario by name, or any file. Each override is `path.to.value=VALUE` (TOML), which
     addresses a population by its name. Raise ScenarioError if something is invalid."""
     path = shipped().get(name_or_file, Path(name_or_file))
@@ -270,16 +193,10 @@ def load(name_or_file: str, overrides: tuple[str, ...] = (), token_scale: float 
         raise ScenarioError(f"{name_or_file!r} is neither a file nor one of the scenarios {known}") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ScenarioError(f"{path}: {error}") from error
-    match document:
-        case {"replay": {"file": str(file)} as replay}:
-            replay["file"] = str(path.parent / file)
     for override in overrides:
         _override(document, override)
     try:
-        scenario = Scenario.model_validate(document)
-        if token_scale == 1.0:
-            return scenario
-        return Scenario.model_validate(_scaled(scenario.model_dump(), token_scale))
+        return Scenario.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -304,23 +221,3 @@ def _override(document: dict[str, Any], override: str) -> None:
         place[last] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         place[last] = text
-
-
-def _scaled(part: Any, factor: float) -> Any:
-    """Scale every length of a prompt or a trace by `factor`, to at least 1; defaults too. Answers keep their
-    lengths: their cost does not shrink with the prompt, and `output` has its own settings."""
-    match part:
-        case list() | tuple():
-            return [_scaled(item, factor) for item in part]
-        case dict():
-            return {key: _scaled_value(key, value, factor) for key, value in part.items()}
-        case _:
-            return part
-
-
-def _scaled_value(key: str, value: Any, factor: float) -> Any:
-    if key == "token_scale":
-        return value * factor
-    if key.endswith("_tokens"):
-        return max(1, round(value * factor)) if value else 0
-    return _scaled(value, factor)

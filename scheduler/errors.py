@@ -30,8 +30,7 @@ class InvalidRequest(SchedulerError):
 
 
 class UnsupportedParameter(InvalidRequest):
-    """The request has a field, or a value of one, that is not supported here; the message names it. An
-    unknown field is refused so only with `--unknown-fields refuse`."""
+    """The request has a field, or a value of one, that is not supported here; the message names it."""
 
     code = "unsupported_parameter"
 
@@ -140,9 +139,14 @@ class QueueFull(SchedulerError):
 
 
 class TenantLimit(SchedulerError):
-    """This tenant has reached its bound on waiting requests; other tenants are not affected."""
+    """This tenant has reached its bound on waiting requests; other tenants are not affected. In OpenAI's
+    words, from which Codex reads when to try again."""
 
     code = "rate_limit_exceeded"
+
+    def __init__(self, reason: str, *, retry_after_seconds: float) -> None:
+        again = f"Please try again in {max(1, round(retry_after_seconds))}s."
+        super().__init__(f"Rate limit reached: {reason}. {again}", retry_after_seconds=retry_after_seconds)
 
 
 class DeadlineUnmeetable(SchedulerError):

@@ -17,11 +17,11 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import AWAITING, QUEUE, Requests
-from scheduler.requests.time_line import RequestReport
 from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
     MemberStatistics,
     PieceStatistics,
+    RequestReport,
     SchedulerReport,
     SchedulerStatistics,
     WaitStatistics,
@@ -95,7 +95,7 @@ class Operations:
             engine_bound_requests=self._pool.dispatcher.credits,
             queue=self._queue.statistics(now),
             waits=waits_of(self._admission.tokenizing, self._queued, self._queue_waits_for, records, now),
-            running=tuple(record.statistics(now) for record in records),
+            running=tuple(record.report(now) for record in records),
             engines=engines,
             prompt_pieces=self._pieces(),
         )
@@ -142,11 +142,12 @@ class Operations:
         found = self._recent.request_reports(public_id)
         for record in self._pool.records:
             if record.request.public_id == public_id:
-                found.append(record.report(now))
+                found.append(record.report(now, with_spans=True))
         for record in self._queued:
             if record.request.public_id == public_id:
                 ahead = self._queue.fair.ahead_of(record.request_id, now)
-                found.append(replace(record.report(now), waits_for=self._queue_waits_for, ahead=ahead))
+                report = record.report(now, with_spans=True)
+                found.append(replace(report, waits_for=self._queue_waits_for, ahead=ahead))
         if not found:
             raise UnknownRequest(
                 f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"

@@ -113,12 +113,10 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a request, for logs, exemplars and traces only."""
+    """The origin of a request, for logs and exemplars only."""
 
     request_id: str = ""
     """The id of the HTTP request: the client's own if it sent one."""
-    traceparent: str | None = None
-    """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
     ignored_fields: tuple[str, ...] = ()
     """The body's fields that the dialect does not know."""
 

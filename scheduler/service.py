@@ -21,9 +21,11 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.intake.system_sleep import SleepTime, SleepWatch
+from scheduler.offload import Offload
 from scheduler.operations import Operations
-from scheduler.prompt.offload import Offload, PreparationOffLoop
-from scheduler.prompt.preparation import Preparation, Prepared, check_prompt_logprobs
+from scheduler.prepared import Prepared
+from scheduler.prompt.offload import PreparationOffLoop
+from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
@@ -37,7 +39,7 @@ from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.history import HistoryWatch, RequestCounts
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
+from scheduler.telemetry.request_recorder import RequestRecorder
 
 
 class ModelLoader:
@@ -65,14 +67,13 @@ class Scheduler:
         provision: EngineProvision,
         offload: Offload,
         metrics: ModelMetrics | None = None,
-        tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
     ) -> None:
         """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
         without a name."""
         self.metrics = metrics or Metrics().of_model("")
         self.model_loader = ModelLoader()
-        self._recorder = RequestRecorder(self.metrics, tracer)
+        self._recorder = RequestRecorder(self.metrics)
         self.recent = self._recorder.recent
         self.preparation = preparation
         self.offload = offload

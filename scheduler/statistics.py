@@ -139,28 +139,53 @@ class QueueStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningStatistics:
-    """One request in the engine. `state` is `StreamRecord.shown_state`. `age_seconds` counts from
-    arrival, `running_seconds` from the first progress."""
+class Span:
+    """`phase`: the value of a `lifecycle.State`, or `time_line.RESUMED`. `waits_for`: why the request waits
+    for a slot; empty in other phases. `chunks`, `tokens`: the prefill chunks that ended in it, and the prompt
+    tokens computed by them."""
+
+    phase: str
+    start: float
+    end: float
+    waits_for: str = ""
+    engine: str = ""
+    chunks: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """What operators see of one choice of a request from arrival until now, or to its end. It has no text of
+    prompt or answer. Seconds count from arrival, and are None for what did not happen."""
 
     id: str
-    engine: str | None
-    """None while it awaits an engine."""
+    choice: int
     request_id: int
     """Its id in the engine's slots and plans."""
     tenant: str
     session: str
     priority: int
     state: str
+    """`StreamRecord.shown_state`."""
+    outcome: str | None
+    """How the request ended, or None while it runs."""
+    engine: str | None
+    """None while it awaits one."""
     prompt_tokens: int
     prefilled_tokens: int
     cached_tokens: int
     output_tokens: int
     max_tokens: int
-    age_seconds: float
-    running_seconds: float | None
+    resumed: int
+    dispatched_seconds: float | None
+    first_token_seconds: float | None
+    total_seconds: float
     waits_for: str
-    """A `messages.WaitReason`, or that it awaits an engine; empty if it waits for nothing."""
+    """One of `shared.waits.REASONS`; empty if it runs or has ended."""
+    ahead: int | None
+    """How many queued requests will be served before it, or None if it is not in the queue."""
+    spans: tuple[Span, ...]
+    """Their times are seconds since the request's arrival. Empty in lists of requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +226,6 @@ class SchedulerReport:
     engine_bound_requests: int
     queue: QueueStatistics
     waits: tuple[WaitStatistics, ...]
-    running: tuple[RunningStatistics, ...]
+    running: tuple[RequestReport, ...]
     engines: tuple[MemberStatistics, ...]
     prompt_pieces: PieceStatistics

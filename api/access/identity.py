@@ -31,8 +31,6 @@ SESSION_HEADERS = (
     "x-session-id",
 )
 """Headers in order of precedence: the first that is present and not empty names the session."""
-TRACE_HEADER = "traceparent"
-"""W3C's trace context. The tracer checks its value: an invalid one must not fail a request."""
 TIMEOUT_HEADER = "x-request-timeout"
 MAX_ID_CHARACTERS = 256
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -89,7 +87,7 @@ class Identity:
     ) -> Caller:
         """Return the caller. `headers` have names in lower case; `tenant_of_key` is the tenant of the
         request's key, or None if the server has no keys. Raise InvalidRequest naming the header."""
-        origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
+        origin = Origin(request_id, ignored_fields)
         # Where there is one tenant, nobody is before others.
         may_go_first = is_operator or (tenant_of_key is None and self.tenant_header is None)
         tenant = self.tenant(headers, tenant_of_key)

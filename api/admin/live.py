@@ -7,10 +7,10 @@ stream does.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,6 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
     " connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
-_FRAMES_KEPT = 16
-_GOLDEN = 0.6180339887
 _encoder = msgspec.json.Encoder()
 
 
@@ -78,68 +76,35 @@ class EventStreamResponse(Response):
     media_type = "text/event-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """A snapshot, encoded for all viewers that have seen the one before."""
-
-    number: int
-    recent: int
-    sampled: int
-    """The last request and the last sample of which viewers know now."""
-    body: dict[str, Any]
-    event: bytes
-
-
-_NO_FRAME = _Frame(0, 0, 0, {}, b"")
-
-
 class LiveFeed:
-    """The events for all viewers of one model. The first viewer that is due makes and encodes each snapshot
-    for all, and each inspection of the cache is requested once."""
+    """A model's state, for all of its viewers: it is read twice a second at most, for the first that
+    asks, and so is its cache every few seconds."""
 
     def __init__(self, fleet: Fleet, model: Model) -> None:
+        self.scheduler = model.scheduler
         self._fleet = fleet
-        self._scheduler = model.scheduler
         self._model = model
-        self._frames: deque[_Frame] = deque(maxlen=_FRAMES_KEPT)
-        self._made_at = self._inspected_at = -math.inf
+        self._body: dict[str, Any] = {}
+        self._read_at = self._inspected_at = -math.inf
         self._cache = b""
-        self._is_new = False
-        """Whether no frame has contained `_cache` yet."""
-        self._over = False
-        self._first: tuple[int, bytes] = (0, b"")
-        """The frame's number, and the event for new viewers."""
-        self._viewers = 0
+        self._inspections = 0
+        self.over = False
+        """Whether a draining server has no more requests, or another process takes them."""
 
-    @property
-    def over(self) -> bool:
-        """Return whether a draining server has no more requests, or another process takes them."""
-        return self._over
+    def body(self, now: float) -> dict[str, Any]:
+        """Return the state: that of the last moments, or a new one."""
+        # A viewer's sleep may end a little early.
+        if now - self._read_at >= 0.9 * SNAPSHOT_SECONDS:
+            self._read_at = now
+            models = [_model_line(model) for model in self._fleet]
+            self._body = {**snapshot(self.scheduler), "model": self._model.name, "models": models}
+            self.over = self._is_over()
+        return self._body
 
-    def delay(self) -> float:
-        """Return how long a new viewer waits before its second snapshot. It differs, so that viewers that
-        connect at the same time are not served at the same time from then on."""
-        self._viewers += 1
-        return SNAPSHOT_SECONDS * (self._viewers * _GOLDEN % 1)
-
-    def first(self, now: float) -> tuple[int, bytes]:
-        """Return a frame's number, and the events for a new viewer."""
-        if self._is_due(now) or self._knows_more():
-            self._make(now)
-        last = self._frames[-1]
-        if self._first[0] != last.number:
-            self._first = last.number, self._event(last.body, 0, 0)
-        is_fresh = now - self._inspected_at < 2 * CACHE_SECONDS
-        return last.number, self._first[1] + (self._cache if is_fresh else b"")
-
-    def after(self, seen: int, now: float) -> tuple[int, bytes] | None:
-        """Return the last frame's number and the events since frame `seen`, or None if that is too long
-        ago."""
-        if self._is_due(now):
-            self._make(now)
-        last = self._frames[-1].number
-        missed = [frame.event for frame in self._frames if frame.number > seen]
-        return (last, b"".join(missed)) if len(missed) == last - seen else None
+    def cache(self, seen: int, now: float) -> tuple[int, bytes]:
+        """Return the number of the last inspection and its event, which is empty if it is `seen` or old."""
+        is_news = self._inspections != seen and now - self._inspected_at < 2 * CACHE_SECONDS
+        return self._inspections, self._cache if is_news else b""
 
     async def inspect(self) -> None:
         """Inspect the cache, unless that was done a moment ago."""
@@ -149,46 +114,9 @@ class LiveFeed:
         self._inspected_at = now
         # If there is no engine, or it does not answer, the snapshots show that.
         with suppress(SchedulerError):
-            inspection = await self._scheduler.operations.inspect_cache(top=12)
+            inspection = await self.scheduler.operations.inspect_cache(top=12)
             self._cache = sse.named(b"cache", _encoder.encode(cache_object(inspection)))
-            self._is_new = True
-
-    def _make(self, now: float) -> None:
-        before = self._frames[-1] if self._frames else _NO_FRAME
-        body = {**snapshot(self._scheduler), "model": self._model.name}
-        body["models"] = [_model_line(model) for model in self._fleet]
-        recent = self._scheduler.recent.since(before.recent)
-        event = self._event(body, before.recent, before.sampled)
-        if self._is_new:
-            event += self._cache
-            self._is_new = False
-        frame = _Frame(
-            before.number + 1,
-            recent[-1].number if recent else before.recent,
-            self._scheduler.history.number,
-            body,
-            event,
-        )
-        self._frames.append(frame)
-        self._made_at = now
-        self._over = self._is_over()
-
-    def _is_due(self, now: float) -> bool:
-        # A viewer's sleep may end a little early.
-        return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
-
-    def _knows_more(self) -> bool:
-        """Return whether there is news since the last frame: a new viewer would get it now, and again with
-        the next frame."""
-        last = self._frames[-1]
-        return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
-
-    def _event(self, body: dict[str, Any], recent: int, sampled: int) -> bytes:
-        more = {
-            "recent": rounded([asdict(one) for one in self._scheduler.recent.since(recent)]),
-            "history": rounded(self._scheduler.history.since(sampled)),
-        }
-        return sse.named(b"snapshot", _encoder.encode({**body, **more}))
+            self._inspections += 1
 
     def _is_over(self) -> bool:
         if self._fleet.retiring:
@@ -198,8 +126,7 @@ class LiveFeed:
 
 
 class LiveStream(Response):
-    """Streams a feed until the reader leaves or falls behind, or the feed is over: the page connects
-    again."""
+    """Streams a feed until the reader leaves, or the feed is over: the page connects again."""
 
     def __init__(self, feed: LiveFeed) -> None:
         super().__init__(headers=sse.HEADERS)
@@ -216,16 +143,22 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_snapshots(self, send: Send) -> None:
-        seen, events = self._feed.first(trio.current_time())
-        delay = self._feed.delay()
-        while not self._feed.over:
-            if events:
-                await send({"type": "http.response.body", "body": events, "more_body": True})
-            await trio.sleep(delay)
-            delay = SNAPSHOT_SECONDS
-            if (found := self._feed.after(seen, trio.current_time())) is None:
+        recent, history = self._feed.scheduler.recent, self._feed.scheduler.history
+        ended = sampled = inspected = 0
+        while True:
+            now = trio.current_time()
+            body = self._feed.body(now)
+            if self._feed.over:
                 return
-            seen, events = found
+            news = {
+                "recent": rounded([asdict(one) for one in recent.since(ended)]),
+                "history": rounded(history.since(sampled)),
+            }
+            ended, sampled = recent.number, history.number
+            inspected, cache = self._feed.cache(inspected, now)
+            event = sse.named(b"snapshot", _encoder.encode({**body, **news}))
+            await send({"type": "http.response.body", "body": event + cache, "more_body": True})
+            await trio.sleep(SNAPSHOT_SECONDS)
 
     async def _inspect_forever(self) -> None:
         while True:

@@ -72,7 +72,7 @@ class ApiError:
 
     @property
     def sendable_message(self) -> str:
-        return _sendable(self.message)[:MAX_MESSAGE_CHARACTERS]
+        return _sendable(self.message)
 
     def openai_body(self) -> dict[str, Any]:
         """Return the body of https://platform.openai.com/docs/guides/error-codes: one object under
@@ -81,7 +81,7 @@ class ApiError:
             "error": {
                 "message": self.sendable_message,
                 "type": self.type,
-                "param": None if self.param is None else _sendable(self.param)[:MAX_MESSAGE_CHARACTERS],
+                "param": None if self.param is None else _sendable(self.param),
                 "code": self.code,
             }
         }
@@ -97,7 +97,7 @@ class ApiError:
         id; no parameter, no code."""
         status = self.anthropic_status
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        message = self.anthropic_message or self.sendable_message
+        message = _sendable(self.anthropic_message or self.message)
         named = {} if self.request_id is None else {"request_id": self.request_id}
         return {"type": "error", "error": {"type": kind, "message": message}, **named}
 
@@ -121,6 +121,13 @@ class ApiFailure(Exception):
         self.error = error
 
 
+def refused(
+    message: str, param: str | None = None, code: str = UnsupportedParameter.code, status: int = 400
+) -> ApiFailure:
+    """Return what refuses a request that can never succeed unchanged."""
+    return ApiFailure(ApiError(status, "invalid_request_error", code, message, param))
+
+
 def from_scheduler(error: SchedulerError) -> ApiError:
     status, kind = _status_and_type(error)
     return ApiError(
@@ -135,16 +142,21 @@ def from_scheduler(error: SchedulerError) -> ApiError:
 
 
 def _anthropic_message(error: SchedulerError) -> str | None:
-    """Return the text that agents match to shorten their history, or to request fewer tokens, and retry."""
-    if not isinstance(error, PromptTooLong):
-        return None
-    prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens
-    if asked is None:
-        return f"prompt is too long: {prompt} tokens > {context} maximum"
-    return (
-        f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {context},"
-        " decrease input length or `max_tokens` and try again"
-    )
+    """Return Anthropic's own words, by which Claude Code shortens its history, requests fewer tokens, or says
+    that there is no such model. Those for too many tokens go on with what pi, Strands and Hermes look for."""
+    match error:
+        case PromptTooLong(prompt_tokens=prompt, max_tokens=None, context_tokens=context):
+            return f"prompt is too long: {prompt} tokens > {context} maximum"
+        case PromptTooLong(prompt_tokens=prompt, max_tokens=asked, context_tokens=context):
+            return (
+                f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {context},"
+                " decrease input length or `max_tokens` and try again: input and output tokens exceed your"
+                f" context limit. {error.message}"
+            )
+        case ModelNotFound():
+            return f"model: {error.message.removeprefix('The model ')}"
+        case _:
+            return None
 
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
@@ -216,9 +228,9 @@ def from_status(status: int, detail: str, path: str, allow: str | None = None) -
 
 
 def _sendable(text: str) -> str:
-    """Replace lone surrogates: JSON can contain them (in a key that the message quotes), but UTF-8 cannot
-    encode them."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Cut the text, and replace lone surrogates: JSON can have them, as in a key that is quoted, and UTF-8
+    not."""
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE_CHARACTERS]
 
 
 INTERNAL = ApiError(500, "server_error", "internal_error", "Internal server error")
@@ -239,6 +251,7 @@ WRONG_KEY = ApiError(
     "invalid_request_error",
     "invalid_api_key",
     "Incorrect API key provided: this server does not know it",
+    anthropic_message="invalid x-api-key: this server does not know it",
 )
 
 

@@ -46,14 +46,17 @@ _OTHERS = {
 }
 """What other servers call them."""
 _MEANT = {**_OTHERS, **{path.removeprefix("/v1").strip("/"): path for path in PATHS}}
+_BATCHES = frozenset(("batches", "files"))
 _MOST_CHARACTERS = 200
 
 
 def meant(path: str) -> str | None:
-    """Return method and path of what was probably meant, or None."""
+    """Return method and path of what was probably meant, or a command, or None."""
     if len(path) > _MOST_CHARACTERS:
         return None
     parts = [part for part in path.lower().split("/") if part and part not in _BASES]
+    if parts and not _BATCHES.isdisjoint(parts[:2]):
+        return "`penstock batch IN.jsonl OUT.jsonl`, which answers a file of requests"
     # The whole, something like the whole, or what it ends with.
     names = ["/".join(parts[start:]) for start in range(len(parts))]
     alike = close_match(names[0], _MEANT) if names else None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -21,16 +19,6 @@ from api.bodies.unknown_fields import UnknownFields
 from scheduler.errors import InvalidRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What to refuse in a body: unknown fields and media."""
-
-    unknown_fields: bool = False
-    """Otherwise they are ignored, and named in a header."""
-    media: bool = False
-    """Otherwise a line of text stands for each (`media.py`)."""
-
-
 class BodyRejected(HTTPException):
     """Carries an error through FastAPI's parsing of a body, which passes on only this type."""
 
@@ -39,16 +27,14 @@ class BodyRejected(HTTPException):
         self.error = error
 
 
-def read_body(model: type[Body], text: bytes, refuse: Policy) -> tuple[Body, tuple[str, ...], int]:
+def read_body(model: type[Body], text: bytes) -> tuple[Body, tuple[str, ...], int]:
     """Decode and validate a body's text. Return the body, the names of the fields that were dropped because
     nothing here knows them, and how many bytes its prompt may take beside its texts. Raise BodyRejected, or
     JSONDecodeError as FastAPI does."""
-    # Without a context where none is needed: pydantic takes 10 % longer with one.
-    context = {"media": "refuse"} if refuse.media else None
     unknown = UnknownFields()
-    with json_text.one_body() as budget, nullcontext() if refuse.unknown_fields else unknown.noting():
+    with json_text.one_body() as budget, unknown.noting():
         value = _decoded(text)
-        body = _valid(model, value, context)
+        body = _valid(model, value)
     try:
         # A block of a history that cannot be read is a line of text, but not this one.
         budget.check()
@@ -64,9 +50,10 @@ def _decoded(text: bytes) -> Any:
         raise json.JSONDecodeError(str(error), "", 0) from error
 
 
-def _valid(model: type[Body], value: Any, context: dict[str, Any] | None) -> Body:
+def _valid(model: type[Body], value: Any) -> Body:
     try:
-        return model.model_validate(value, context=context)
+        # Without a context: pydantic takes 10 % longer with one.
+        return model.model_validate(value)
     except ValidationError as error:
         # Without the input, which is a part of the body of any size.
         first: dict[str, Any] = {**error.errors(include_url=False, include_input=False)[0]}

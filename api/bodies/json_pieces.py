@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.bodies.large_work import LARGE_WORK
-from scheduler.prompt.offload import Offload
+from scheduler.offload import Offload
 
 SLICE_BYTES = 1 << 15
 """Encoded in about 0.3 ms."""

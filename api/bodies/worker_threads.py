@@ -11,13 +11,13 @@ from typing import TypeVar, cast
 import trio
 
 from api.bodies.large_work import LARGE_WORK
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 
 _T = TypeVar("_T")
 
 
 class WorkerThreads:
-    """Implements `scheduler.prompt.offload.Offload`.
+    """Implements `scheduler.offload.Offload`.
 
     Each lane has threads of its own, so that large work and grammar compilation leave the others' threads
     free. A thread counts until its work is done, even if its client has disconnected.

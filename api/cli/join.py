@@ -27,32 +27,17 @@ from scheduler.shared.own_path import with_own_path
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
 @click.option(
-    "--blas",
-    default="auto",
-    show_default=True,
-    help="Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.",
-)
-@click.option(
     "--ray",
     "ray_address",
     metavar="ADDRESS",
     help="Do it on each unit of the resource mlx of this Ray cluster (host:port, or auto), not here.",
-)
-@click.option(
-    "--prevent-sleep",
-    type=click.Choice(["auto", "off"]),
-    default="auto",
-    show_default=True,
-    help="Keep a Mac from idle sleep while it is an engine, because its server cannot wake it.",
 )
 def engine(
     address: str,
     token_file: Path | None,
     device: str,
     name: str,
-    blas: str,
     ray_address: str | None,
-    prevent_sleep: str,
 ) -> None:
     """Compute for a server on another machine that was started with --engines join.
 
@@ -72,11 +57,12 @@ def engine(
     if ray_address is not None:
         from scheduler.cluster.ray_engines import keep_engines
 
-        keep_engines(ray_address, address, environment[TOKEN_VARIABLE], blas)
+        keep_engines(ray_address, address, environment[TOKEN_VARIABLE])
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
-    command += ["--name", name, "--blas", blas]
-    if prevent_sleep == "auto" and sys.platform == "darwin":
-        # caffeinate ends with this process, whose place the engine takes (exec).
+    command += ["--name", name]
+    if sys.platform == "darwin":
+        # Its server cannot wake a Mac that sleeps. caffeinate ends with this process, whose place the engine
+        # takes (exec).
         with suppress(OSError):
             subprocess.Popen(caffeinate_command(os.getpid()), stdin=subprocess.DEVNULL)
     sys.stdout.flush()

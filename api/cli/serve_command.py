@@ -23,7 +23,7 @@ from api.rotating_log import RotatingLog
 from scheduler.errors import OptionError
 from scheduler.shared.user_cache import user_cache_folder
 
-_PATHS = frozenset(("model", "blas"))
+_PATHS = frozenset(("model",))
 """Options that take a path among other things."""
 _LOG_BYTES, _LOG_FILES = 10_000_000, 3
 _POSITIONAL = "positional_model"
@@ -146,7 +146,7 @@ def _log_file(settings: ServeSettings) -> RotatingLog | None:
     """Return the file for the log where somebody reads standard error on a terminal, if it can be written."""
     if settings.log_format == "json" or not sys.stderr.isatty():
         return None
-    folder = (settings.cache or user_cache_folder(os.environ)) / "logs"
+    folder = user_cache_folder(os.environ) / "logs"
     with suppress(OSError):
         return RotatingLog(folder / f"serve-{settings.port}.log", _LOG_BYTES, _LOG_FILES)
     return None

@@ -20,7 +20,7 @@ from api.bodies.json_pieces import PiecedResponse
 from api.bodies.unknown_fields import HEADER, SCOPE_KEY, ignored
 from api.bodies.worker_threads import FairLimiter
 from scheduler.errors import SchedulerError
-from scheduler.prompt.offload import Lane, Offload
+from scheduler.offload import Lane, Offload
 
 INLINE_BYTES = 1 << 16
 INLINE_OBJECTS = 24
@@ -159,7 +159,7 @@ class _JsonRequest(Request):
                 work = await _work_of(self, body)
                 work = self.work = replace(work, give_back=await _place(work))
                 self._body = b""
-                read = partial(read_body, self.model, body, self.app.state.bodies)
+                read = partial(read_body, self.model, body)
                 del body
                 self._json, self.scope[SCOPE_KEY], made_bytes = await work(read)
                 charge_body(self.scope, made_bytes)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, StrictBool, model_validator
 
 from api.bodies.body import Body
+from api.bodies.fields import Partly, WithoutEffect
 from api.bodies.unsupported import EVERYWHERE
 from api.options.effort_tokens import EFFORTS
 from scheduler.request import UNLIMITED_THINKING
@@ -30,24 +30,24 @@ UNBOUNDED = -1
 _T = TypeVar("_T")
 
 
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: Any, path: str) -> Any:
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling(Generic[_T]):
-    """One field: its path in a body, whose it is, and what a value of it says."""
+    """One field: its path in a body, whose it is, and what a value of it there says."""
 
     path: str
     servers: tuple[str, ...]
-    read: Callable[[Any], _T | None] = _as_it_is
+    read: Callable[[Any, str], _T | None] = _as_it_is
 
     def asked_by(self, body: Any) -> _T | None:
         value = body
         for name in self.path.split("."):
             if (value := _member(value, name)) is None:
                 return None
-        return self.read(value)
+        return self.read(value, self.path)
 
 
 class Asked(NamedTuple, Generic[_T]):
@@ -92,44 +92,52 @@ def _member(value: Any, name: str) -> Any:
     return getattr(value, name if name in fields else f"{name}_", None)
 
 
-def _bound(value: int) -> int:
+def _bound(value: int, path: str) -> int:
     return UNBOUNDED if value < 0 else value
 
 
-def _budget(value: Any) -> int | None:
+def _budget(value: Any, path: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return UNLIMITED_THINKING if value < 0 else value
 
 
-def _switch(value: Any) -> bool | None:
+def _switch(value: Any, path: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _off(effort: Any) -> bool | None:
+def _off(effort: Any, path: str) -> bool | None:
     return False if effort == "none" else None
 
 
-def _switch_or_effort(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else _off(value)
+def _switch_or_effort(value: Any, path: str) -> bool | None:
+    return value if isinstance(value, bool) else _off(value, path)
 
 
-def _of_type(kind: str) -> bool | None:
+def _of_type(kind: str, path: str) -> bool | None:
     return {"enabled": True, "disabled": False}.get(kind)
 
 
-def _effort(value: Any) -> str | None:
+def _effort(value: Any, path: str) -> str | None:
     return value if value in EFFORTS and value != "none" else None
 
 
-def _format(place: str) -> Callable[[Any], Structure | None]:
-    """Return what reads the format at `place`: a body of `openai/structured.py`."""
+def _format(asked: Any, path: str) -> Structure | None:
+    """Read a format: a body of `openai/structured.py`."""
+    structure: Structure | None = asked.structure(path)
+    return structure
 
-    def read(asked: Any) -> Structure | None:
-        structure: Structure | None = asked.structure(place)
-        return structure
 
-    return read
+def _any_object(wanted: bool, path: str) -> Structure | None:
+    return JsonText(ANY_OBJECT, path) if wanted else None
+
+
+def _json_or_schema(asked: Any, path: str) -> Structure:
+    return JsonText(ANY_OBJECT if asked == "json" else asked, path)
+
+
+def _one_of(texts: list[str], path: str) -> Structure:
+    return OneOf(tuple(texts), path)
 
 
 TOKEN_BOUND: Meaning[int] = Meaning(
@@ -159,9 +167,7 @@ THINKING: Meaning[bool] = Meaning(
 EFFORT: Meaning[str] = Meaning(
     "How much it thinks",
     (
-        Spelling(
-            "reasoning_effort", (OPENAI, OPENROUTER, VLLM, SGLANG, OLLAMA, LM_STUDIO, DEEPSEEK), _effort
-        ),
+        Spelling("reasoning_effort", _OF_EFFORTS, _effort),
         Spelling("reasoning.effort", (OPENAI, OPENROUTER, VLLM, OLLAMA, LM_STUDIO), _effort),
         Spelling("output_config.effort", (ANTHROPIC, DEEPSEEK), _effort),
         Spelling("think", (OLLAMA,), _effort),
@@ -184,40 +190,24 @@ THINKING_BUDGET: Meaning[int] = Meaning(
 CONSTRAINT: Meaning[Structure] = Meaning(
     "What the answer's text must match",
     (
-        Spelling(
-            "response_format",
-            (OPENAI, OPENROUTER, VLLM, SGLANG, LLAMA_CPP, OLLAMA, LM_STUDIO, DEEPSEEK),
-            _format("response_format"),
-        ),
-        Spelling("text.format", (OPENAI, VLLM, LM_STUDIO), _format("text.format")),
-        Spelling("output_config.format", (ANTHROPIC,), _format("output_config.format")),
-        Spelling("output_format", (ANTHROPIC,), _format("output_format")),
-        Spelling("structured_outputs.json", (VLLM,), partial(JsonText, place="structured_outputs.json")),
-        Spelling("structured_outputs.regex", (VLLM,), partial(Pattern, place="structured_outputs.regex")),
-        Spelling(
-            "structured_outputs.choice",
-            (VLLM,),
-            lambda texts: OneOf(tuple(texts), "structured_outputs.choice"),
-        ),
-        Spelling("structured_outputs.grammar", (VLLM,), partial(Rules, place="structured_outputs.grammar")),
-        Spelling(
-            "structured_outputs.json_object",
-            (VLLM,),
-            lambda wanted: JsonText(ANY_OBJECT, "structured_outputs.json_object") if wanted else None,
-        ),
-        Spelling("guided_json", (VLLM,), partial(JsonText, place="guided_json")),
-        Spelling("guided_regex", (VLLM,), partial(Pattern, place="guided_regex")),
-        Spelling("guided_choice", (VLLM,), lambda texts: OneOf(tuple(texts), "guided_choice")),
-        Spelling("guided_grammar", (VLLM,), partial(Rules, place="guided_grammar")),
-        Spelling("json_schema", (LLAMA_CPP, SGLANG), partial(JsonText, place="json_schema")),
-        Spelling("grammar", (LLAMA_CPP,), partial(Rules, place="grammar")),
-        Spelling("regex", (SGLANG,), partial(Pattern, place="regex")),
-        Spelling("ebnf", (SGLANG,), partial(Rules, place="ebnf")),
-        Spelling(
-            "format",
-            (OLLAMA,),
-            lambda asked: JsonText(ANY_OBJECT if asked == "json" else asked, "format"),
-        ),
+        Spelling("response_format", (*_OF_EFFORTS, LLAMA_CPP), _format),
+        Spelling("text.format", (OPENAI, VLLM, LM_STUDIO), _format),
+        Spelling("output_config.format", (ANTHROPIC,), _format),
+        Spelling("output_format", (ANTHROPIC,), _format),
+        Spelling("structured_outputs.json", (VLLM,), JsonText),
+        Spelling("structured_outputs.regex", (VLLM,), Pattern),
+        Spelling("structured_outputs.choice", (VLLM,), _one_of),
+        Spelling("structured_outputs.grammar", (VLLM,), Rules),
+        Spelling("structured_outputs.json_object", (VLLM,), _any_object),
+        Spelling("guided_json", (VLLM,), JsonText),
+        Spelling("guided_regex", (VLLM,), Pattern),
+        Spelling("guided_choice", (VLLM,), _one_of),
+        Spelling("guided_grammar", (VLLM,), Rules),
+        Spelling("json_schema", (LLAMA_CPP, SGLANG), JsonText),
+        Spelling("grammar", (LLAMA_CPP,), Rules),
+        Spelling("regex", (SGLANG,), Pattern),
+        Spelling("ebnf", (SGLANG,), Rules),
+        Spelling("format", (OLLAMA,), _json_or_schema),
     ),
 )
 REPETITION_PENALTY: Meaning[float] = Meaning(
@@ -265,3 +255,42 @@ class SpelledFields(Body):
     def asked(self) -> dict[str, Asked[Any]]:
         """What it asks for, by the title of the meaning."""
         return self._asked
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("send a number greater than or equal to 1, or -1 for no bound but the context")
+    return value
+
+
+TokenBound: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+
+
+_RETENTION = "the prefix cache keeps every prefix until it needs the memory"
+
+
+class CacheOptions(Body):
+    prewarm: StrictBool = False
+    mode: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    ttl: Annotated[Any, WithoutEffect(_RETENTION, named_unless=())] = None
+
+
+class BoundFields(SpelledFields):
+    """Every server's name of the most tokens that the answer may have."""
+
+    max_tokens: TokenBound | None = None
+    max_completion_tokens: TokenBound | None = None
+    max_output_tokens: TokenBound | None = None
+    max_new_tokens: TokenBound | None = None
+    n_predict: Annotated[int, Field(ge=-2), AfterValidator(_not_zero)] | None = None
+    prompt_cache_options: Annotated[
+        CacheOptions | None, Partly(f"prewarm reads the prompt alone; for the rest, {_RETENTION}")
+    ] = None
+
+
+def token_bound_of(body: BoundFields) -> int | None:
+    """Return the bound, or None for no bound but the context; 0 reads the prompt alone."""
+    if body.prompt_cache_options is not None and body.prompt_cache_options.prewarm:
+        return 0
+    bound = TOKEN_BOUND.value_of(body)
+    return None if bound == UNBOUNDED else bound

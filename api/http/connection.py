@@ -23,7 +23,7 @@ from api.http.outbound import ClientGone, Outbound
 from api.http.refusals import Refusal, RefusedByServer, answer
 from api.http.request_body import RequestBody
 from api.http.request_id import request_id_of
-from api.http.statistics import Tally
+from api.http.statistics import ServerStatistics
 
 _METHODS_OF_PROBES = (b"GET ", b"HEAD ")
 
@@ -37,7 +37,7 @@ class Connection:
         stream: trio.abc.HalfCloseableStream,
         service: Service,
         limits: Limits,
-        tally: Tally,
+        tally: ServerStatistics,
         state: Mapping[str, Any],
         budget: BodyBudget,
     ) -> None:
@@ -69,7 +69,7 @@ class Connection:
                 self._parser.start_next_cycle()
                 self._is_first_request = False
         except RefusedByServer as refused:
-            self._tally.refusals[refused.refusal] += 1
+            self._tally.refusals_total[refused.refusal] += 1
             await self._say_goodbye(answer(refused, server_name=self._service.server_name))
 
     async def refuse(self) -> None:
@@ -91,7 +91,7 @@ class Connection:
         except RefusedByServer as refused:
             if refused.refusal is Refusal.HEADER_TIMEOUT:
                 refused = self._crowded()
-            self._tally.refusals[refused.refusal] += 1
+            self._tally.refusals_total[refused.refusal] += 1
             response = answer(
                 refused,
                 server_name=self._service.server_name,
@@ -182,7 +182,7 @@ class Connection:
             self._turn,
             is_last=is_last,
         )
-        self._tally.requests += 1
+        self._tally.requests_total += 1
         self._tally.active_requests += 1
         try:
             await exchange.run()
@@ -205,11 +205,11 @@ class Connection:
         match exchange.end:
             case EarlyEnd.REFUSED:
                 assert exchange.refused is not None
-                self._tally.refusals[exchange.refused.refusal] += 1
+                self._tally.refusals_total[exchange.refused.refusal] += 1
             case EarlyEnd.FAILED:
-                self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
+                self._tally.refusals_total[Refusal.INTERNAL_ERROR] += 1
             case EarlyEnd.CLIENT_GONE:
-                self._tally.disconnects += 1
+                self._tally.disconnects_total += 1
             case EarlyEnd.NONE:
                 pass
 

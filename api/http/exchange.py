@@ -4,15 +4,14 @@ A task reads ahead while the application runs. When the client leaves, is refuse
 application's scope is cancelled: a handler sees only trio.Cancelled at its next checkpoint, and needs nothing
 else to free its resources. From the last write of a response on, a disconnect cancels nothing.
 
-A `Phase` is the response's progress; `TRANSITIONS` has its only legal moves. An `End` is the reason for an
-early end.
+A `Phase` is the response's progress, which only grows; an `EarlyEnd` is the reason for an early end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 
 import h11
 import trio
@@ -30,7 +29,7 @@ _COPIED_BYTES = 1 << 16
 """Larger parts of a body are written from where they are."""
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """The response's progress."""
 
     WAITING = auto()
@@ -43,37 +42,6 @@ class Phase(Enum):
     """The last write is in progress. A client that leaves now cancels nothing."""
     COMPLETE = auto()
     """The whole response was sent."""
-
-
-class ExchangeEvent(Enum):
-    """An event that moves a response from one phase to the next."""
-
-    START = auto()
-    """`http.response.start`"""
-    PART = auto()
-    """`http.response.body` with `more_body`."""
-    LAST_PART = auto()
-    """`http.response.body` without `more_body`."""
-    WRITTEN = auto()
-    """The write of the last part has returned."""
-
-
-TRANSITIONS: dict[tuple[Phase, ExchangeEvent], Phase] = {
-    (Phase.WAITING, ExchangeEvent.START): Phase.STARTED,
-    (Phase.STARTED, ExchangeEvent.PART): Phase.STREAMING,
-    (Phase.STARTED, ExchangeEvent.LAST_PART): Phase.FINISHING,
-    (Phase.STREAMING, ExchangeEvent.PART): Phase.STREAMING,
-    (Phase.STREAMING, ExchangeEvent.LAST_PART): Phase.FINISHING,
-    (Phase.FINISHING, ExchangeEvent.WRITTEN): Phase.COMPLETE,
-}
-
-
-def after(phase: Phase, event: ExchangeEvent) -> Phase:
-    """Return the phase after `event`. Raise RuntimeError, to the application, for a message out of order."""
-    try:
-        return TRANSITIONS[phase, event]
-    except KeyError:
-        raise RuntimeError(f"{event.name} is not allowed while the response is {phase.name}") from None
 
 
 class EarlyEnd(IntEnum):
@@ -175,7 +143,7 @@ class Exchange:
 
     @property
     def _head_written(self) -> bool:
-        return self._phase not in (Phase.WAITING, Phase.STARTED)
+        return self._phase > Phase.STARTED
 
     @property
     def _cancelled(self) -> bool:
@@ -227,7 +195,7 @@ class Exchange:
 
     @property
     def _needs_client(self) -> bool:
-        return self._phase not in (Phase.FINISHING, Phase.COMPLETE)
+        return self._phase < Phase.FINISHING
 
     def _refuse(self, refused: RefusedByServer) -> None:
         if self.refused is None:
@@ -308,7 +276,8 @@ class Exchange:
     def _start_response(self, message: Message) -> None:
         """Write nothing yet: the head is sent with the first part of the body, in one packet, as ASGI
         requires."""
-        phase = after(self._phase, ExchangeEvent.START)
+        if self._phase is not Phase.WAITING:
+            raise RuntimeError("the response has been started")
         # The server does not wait for the rest of a body once its answer starts, so the connection must
         # close.
         self._parse_body()
@@ -322,11 +291,11 @@ class Exchange:
             or not self._body.arrived,
             server_name=self._service.server_name,
         )
-        self._phase = phase
+        self._phase = Phase.STARTED
 
     async def _send_body(self, body: bytes, more: bool) -> None:
-        phase = after(self._phase, ExchangeEvent.PART if more else ExchangeEvent.LAST_PART)
-        assert self._head is not None, "a response that was started has a head"
+        if self._head is None or self._phase >= Phase.FINISHING:
+            raise RuntimeError("there is no response to which a part of a body belongs")
         if self._cancelled:
             await self._raise_cancelled()
             raise ClientGone("the client has left or is refused")
@@ -340,7 +309,7 @@ class Exchange:
             body = self._parser.send(h11.Data(data=body))
         if not more:
             behind += self._parser.send(h11.EndOfMessage())
-        self._phase = phase
+        self._phase = Phase.STREAMING if more else Phase.FINISHING
         if len(body) > _COPIED_BYTES:
             await self._write(before)
             await self._write(body)
@@ -348,7 +317,7 @@ class Exchange:
         else:
             await self._write(before + body + behind)
         if not more:
-            self._phase = after(self._phase, ExchangeEvent.WRITTEN)
+            self._phase = Phase.COMPLETE
             self._inbound.wake()
 
     async def _write(self, data: bytes) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import resource
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 RESERVED_DESCRIPTORS = 64
 """Reserved for everything but clients: listeners, the engine's link and pipes (also during a restart),
-scrapers, logs, exporters, spare descriptors. An idle server with an engine has 16 open."""
+scrapers, logs, exporters. An idle server with an engine has 16 open."""
 _DARWIN_OPEN_MAX = 10240
 """macOS refuses soft limits above it, even if the hard limit is reported as infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The server's limits. Raises ValueError for one of 0 or less, which would stop the server."""
+    """The server's limits, each more than 0."""
 
     header_seconds: float = 10.0
     """Time from a request's first byte (on a new connection: from its accept) to the end of its headers, or
@@ -79,16 +79,8 @@ class Limits:
     """What is left of that time, and of `linger_seconds`, when all of `refusals` are taken: silent clients
     then keep no others in the backlog for long."""
 
-    spare_descriptors: int = 4
-    """Descriptors kept for accepting when the process has no other: their connections get 503."""
-
     retry_after_seconds: int = 1
     """`Retry-After` of that 503: connections end within seconds."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name} must be more than 0, not {getattr(self, field.name)!r}")
 
 
 def raise_descriptor_limit(wanted: int) -> int:

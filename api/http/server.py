@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, assert_never
@@ -14,8 +13,8 @@ from api.http.body_budget import BodyBudget, nothing
 from api.http.connection import Connection
 from api.http.exchange import Service
 from api.http.limits import Limits, refusal_limits
-from api.http.places import DescriptorReserve, PlaceKind, Places
-from api.http.statistics import ServerStatistics, Tally
+from api.http.places import PlaceKind, Places
+from api.http.statistics import ServerStatistics
 
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
 _ACCEPT_RETRY_SECONDS = 0.1
@@ -61,10 +60,9 @@ class Server:
             account_of,
         )
         self._budget = BodyBudget(self._limits, on_freed)
-        self._tally = Tally()
+        self._tally = ServerStatistics()
         self._connections: set[Connection] = set()
         self._places = Places(self._limits.connections, self._limits.refusals)
-        self._reserve = DescriptorReserve(self._limits.spare_descriptors)
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._draining = False
@@ -83,7 +81,7 @@ class Server:
         assert not self._started, "a server runs once"
         self._started = True
         try:
-            with self._serving, self._reserve:
+            with self._serving:
                 async with trio.open_nursery() as connections:
                     with self._accepting:
                         task_status.started(listeners)
@@ -146,28 +144,23 @@ class Server:
                 await self._places.wait_free()
                 stream = await self._accept(listener)
                 # Taken before the next accept, so that the bounds are exact.
-                place = self._places.take(may_serve=self._reserve.refill())
+                place = self._places.take()
                 connections.start_soon(self._occupy, place, stream)
 
     async def _accept(self, listener: trio.abc.Listener[_StreamT]) -> _StreamT:
-        """Accept the next connection, with a spare descriptor if there is no other.
-
-        Without any, and after other failures, it waits for a connection to end, or a moment: accept fails at
-        once, so an immediate retry would be a busy loop.
-        """
+        """Accept the next connection. After a failure, such as for lack of descriptors, wait for a connection
+        to end, or a moment: accept fails at once, so an immediate retry would be a busy loop."""
         while True:
             try:
                 return await listener.accept()
             except OSError as error:
                 self._accept_failed(error)
-                if error.errno in (errno.EMFILE, errno.ENFILE) and self._reserve.release_one():
-                    continue
                 with trio.move_on_after(_ACCEPT_RETRY_SECONDS):
                     await self._places.wait_end()
 
     def _accept_failed(self, error: OSError) -> None:
         """Report once an episode: accept may fail ten times a second for hours."""
-        self._tally.accept_failures += 1
+        self._tally.accept_failures_total += 1
         now = trio.current_time()
         if now - self._accept_failed_at > _EPISODE_SECONDS:
             self._on_error(error, "accept")

@@ -1,45 +1,25 @@
-"""The server's counts: one mutable tally inside it, one frozen snapshot for readers."""
+"""The server's counts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from api.http.refusals import Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerStatistics:
-    open_connections: int
-    active_requests: int
+    open_connections: int = 0
+    active_requests: int = 0
     """Requests in the application."""
-    requests_total: int
+    requests_total: int = 0
     """Requests passed to the application, whatever their outcome."""
-    disconnects_total: int
+    disconnects_total: int = 0
     """Clients that disconnected before their response was complete."""
-    accept_failures_total: int
+    accept_failures_total: int = 0
     """Failed attempts: ten a second while there are no descriptors."""
-    refusals_total: Mapping[Refusal, int]
-    """One entry for each kind, also if it is 0."""
-
-
-class Tally:
-    def __init__(self) -> None:
-        self.open_connections = 0
-        self.active_requests = 0
-        self.requests = 0
-        self.disconnects = 0
-        self.accept_failures = 0
-        self.refusals: Counter[Refusal] = Counter()
+    refusals_total: Counter[Refusal] = field(default_factory=Counter)
 
     def snapshot(self) -> ServerStatistics:
-        return ServerStatistics(
-            self.open_connections,
-            self.active_requests,
-            self.requests,
-            self.disconnects,
-            self.accept_failures,
-            MappingProxyType({refusal: self.refusals[refusal] for refusal in Refusal}),
-        )
+        return replace(self, refusals_total=self.refusals_total.copy())

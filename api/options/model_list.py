@@ -35,18 +35,16 @@ EMBEDDED = "embedded"
 """Name of the embedded model, also where a folder has that name: `./embedded` is the folder."""
 IDLE_SECONDS = 900.0
 """Default idle time of models after the first one."""
-_OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
+_OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Logs"))
 """Groups of options that concern all models."""
-_NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header", "blas", "cache"))
+_NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header"))
 MOST_MODELS = 64
 _Needed: TypeAlias = tuple[str, Callable[[ServeSettings], bool]]
 _ENGINES_JOIN: _Needed = ("--engines join", lambda settings: settings.engines_join)
 _NEEDED: Mapping[str, _Needed] = {
     "scripted": ("--engine scripted", lambda settings: settings.engine == "scripted"),
     "kv_disk_bytes": ("--kv-disk", lambda settings: settings.kv_disk is not None),
-    "engine_port": _ENGINES_JOIN,
     "engine_address": _ENGINES_JOIN,
-    "join_token_file": _ENGINES_JOIN,
 }
 """What an option is given with, because it has no effect without."""
 

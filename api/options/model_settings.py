@@ -19,7 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from api.options.effort_tokens import by_effort
+from api.options.effort_tokens import EFFORT_TOKENS
 from api.options.model_defaults import (
     SETTINGS,
     Defaults,
@@ -32,7 +32,6 @@ from api.options.model_defaults import (
 from api.options.option_values import (
     adapter_folders,
     checked_served_names,
-    effort_budgets,
     named_folders,
     token_count,
     vllm_is_none,
@@ -150,11 +149,6 @@ class ModelSettings(BaseModel):
         " the sentence-transformers files in its folder say, chat where there are none.",
         "auto",
     )
-    matryoshka: Literal["auto", "on"] = option(
-        "Model",
-        "Whether requests may cut an embedder's vectors (dimensions); auto: as its config.json says.",
-        "auto",
-    )
 
     tool_parser: str = option(
         "Model",
@@ -170,11 +164,6 @@ class ModelSettings(BaseModel):
         " those of requests with a strict tool; off: none. A call that a request requires is always held.",
         "strict",
     )
-    media: Literal["note", "refuse"] = option(
-        "Model",
-        "What images, audio and files in messages become: a line of text that names them, or a refusal.",
-        "note",
-    )
     reasoning_parser: str = option(
         "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"
     )
@@ -185,12 +174,6 @@ class ModelSettings(BaseModel):
         " Any number of tokens if not given.",
         None,
         ge=0,
-    )
-    effort_tokens: Annotated[str, BeforeValidator(effort_budgets)] = option(
-        "Model",
-        "Thinking budgets by reasoning effort, as effort=tokens with commas; unlimited is no budget, and the"
-        " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
-        "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
     )
     repetition_tokens: int = option(
         "Model",
@@ -208,7 +191,7 @@ class ModelSettings(BaseModel):
     )
 
     def thinking(self) -> ThinkingConfig:
-        return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
+        return ThinkingConfig(self.thinking_tokens, EFFORT_TOKENS)
 
     def repetition(self) -> Repetition | None:
         return Repetition(self.repetition_tokens) if self.repetition_tokens else None

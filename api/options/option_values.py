@@ -9,7 +9,6 @@ import msgspec
 from pydantic import BeforeValidator
 
 from api.access.allowed_hosts import EVERY, host_name
-from api.options.effort_tokens import by_effort
 from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
@@ -111,6 +110,23 @@ def checked_host_names(text: Any) -> Any:
     return text
 
 
+def listening_addresses(text: str | None) -> list[tuple[str, int]]:
+    """Parse `HOST,HOST:PORT,:PORT`. Raise ValueError."""
+    found = []
+    for part in between_commas(text):
+        match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", part)
+        if match is None or int(match[2] or 0) > 65535:
+            raise ValueError(f"{part!r} is no HOST, HOST:PORT or :PORT")
+        found.append((match[1].strip("[]"), int(match[2] or 0)))
+    return found
+
+
+def checked_addresses(text: Any) -> Any:
+    if isinstance(text, str):
+        listening_addresses(text)
+    return text
+
+
 def origins_with_commas(text: Any) -> Any:
     """Accept a JSON list, which is vLLM's form, beside our own with commas."""
     if not isinstance(text, str) or not text.lstrip().startswith("["):
@@ -145,11 +161,6 @@ def adapter_folders(given: Any) -> Any:
     text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)
-    return text
-
-
-def effort_budgets(text: Any) -> Any:
-    by_effort(str(text))
     return text
 
 

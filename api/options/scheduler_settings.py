@@ -11,9 +11,7 @@ from api.access.api_keys import ApiKeys
 from api.options.settings import ServeSettings
 from scheduler.config import (
     EngineConfig,
-    FairnessConfig,
     IntakeConfig,
-    RecoveryConfig,
     SchedulerConfig,
     SupervisionConfig,
 )
@@ -23,6 +21,9 @@ from scheduler.errors import StartupError
 from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import AdapterSource
 from scheduler.shared.pooling import Pooler
+
+MAX_QUEUED_TOKENS = 8_000_000
+"""Prompt tokens of all waiting requests: some hundred megabytes, with their texts."""
 
 
 def scheduler_config(
@@ -50,18 +51,15 @@ def scheduler_config(
     # 0 is no bound, and here that is None. All rows of an embedder's step may end with it, and the next step
     # needs as many.
     intake: dict[str, Any] = {name: value or None for name, value in _same(settings, IntakeConfig).items()}
-    lookahead = {} if pooler is None else {"lookahead": settings.max_slots}
+    lookahead: dict[str, Any] = {} if pooler is None else {"lookahead": settings.max_slots}
     return SchedulerConfig(
         engines=0 if settings.engines_join else settings.local_engines,
         engines_join=settings.engines_join,
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(**engine),
         supervision=SupervisionConfig(**_same(settings, SupervisionConfig)),
-        intake=IntakeConfig(
-            **intake, fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds), **lookahead
-        ),
+        intake=IntakeConfig(max_queued_tokens=MAX_QUEUED_TOKENS, **intake, **lookahead),
         stall_seconds=settings.stall_seconds,
-        recovery=RecoveryConfig(**_same(settings, RecoveryConfig)),
     )
 
 

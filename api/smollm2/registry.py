@@ -31,15 +31,11 @@ _INDEX_VARIABLES: Final = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 _TIMEOUT: Final = httpx.Timeout(20.0, connect=10.0)
 """The first number bounds the silence of a download."""
 _TRIES: Final = 4
-"""Tries in a row without a byte; pauses double."""
+"""Tries in a row without a byte; pauses grow."""
 _PAUSE_SECONDS: Final = 1.0
 _PIP_SECONDS: Final = 60
 _LINE_SECONDS: Final = 3.0
 """How often a line says how far it is."""
-
-
-class WheelNotFetched(StartupError):
-    """The registry does not answer, or not with this wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +71,31 @@ def fetch(
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Write the wheel to `file`. What is there of it already is kept, also for the next call if this one
-    fails. Raise WheelNotFetched, or OSError if it cannot be written."""
+    fails. Raise StartupError, or OSError if it cannot be written."""
     index = index_url(environment)
     host = ""
     with suppress(ValueError):
         host = urlsplit(index).hostname or ""
     if environment.get("PIP_NO_INDEX") or not host or not index.startswith(("http://", "https://")):
-        raise WheelNotFetched(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
-    have = _size(file)
-    if have > wheel.nbytes:
+        raise StartupError(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
+    if _size(file) > wheel.nbytes:
         file.unlink()
     with httpx.Client(
         timeout=_TIMEOUT, follow_redirects=True, verify=_trusted(environment), transport=transport
     ) as http:
         try:
             url = _url_of(http, f"{index.rstrip('/')}/{wheel.project}/", wheel)
-            _fill(http, url, wheel, file, say, pause)
+            _download(http, url, wheel, file, say, pause)
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError) as error:
             reason = str(error) or type(error).__name__
-            raise WheelNotFetched(
+            raise StartupError(
                 f"{host} cannot be reached ({reason}): check the network, HTTPS_PROXY and PIP_INDEX_URL"
             ) from error
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != wheel.sha256:
         file.unlink()
-        raise WheelNotFetched(
+        raise StartupError(
             f"{wheel.path} from {host} is damaged: its SHA-256 is {found[:12]}..., not {wheel.sha256[:12]}..."
         )
 
@@ -115,7 +110,7 @@ def _trusted(environment: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _url_of(http: httpx.Client, page: str, wheel: Wheel) -> str:
-    """Return where the project's page says that the file is. Raise WheelNotFetched if it has none."""
+    """Return where the project's page says that the file is. Raise StartupError if it has none."""
     answer = http.get(page, headers={"accept": "text/html"})
     if answer.status_code >= 500:
         raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
@@ -125,10 +120,10 @@ def _url_of(http: httpx.Client, page: str, wheel: Wheel) -> str:
             if unquote(urlsplit(url).path).rpartition("/")[2] == wheel.path:
                 return url
     host = urlsplit(page).hostname
-    raise WheelNotFetched(f"{host} has no {wheel.path} ({answer.status_code})")
+    raise StartupError(f"{host} has no {wheel.path} ({answer.status_code})")
 
 
-def _fill(
+def _download(
     http: httpx.Client,
     url: str,
     wheel: Wheel,
@@ -137,43 +132,28 @@ def _fill(
     pause: Callable[[float], None],
 ) -> None:
     """Append to the file until it has its full size. Raise httpx.HTTPError after the last try."""
-    failed = 0
+    failed, reported = 0, time.monotonic()
     while (have := _size(file)) < wheel.nbytes:
+        reason: Exception = httpx.ReadError("the connection was closed early")
+        # A compressed answer has no ranges.
+        headers = {"accept-encoding": "identity", **({"range": f"bytes={have}-"} if have else {})}
         try:
-            _append(http, url, have, wheel, file, say)
-            reason: Exception = httpx.ReadError("the connection was closed early")
+            with http.stream("GET", url, headers=headers) as answer:
+                if answer.status_code not in (200, 206):
+                    raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
+                with file.open("ab" if answer.status_code == 206 else "wb") as stream:
+                    # As they come: bytes that wait for a full buffer are lost if the connection is cut.
+                    for chunk in answer.iter_raw():
+                        stream.write(chunk[: wheel.nbytes - stream.tell()])
+                        if time.monotonic() - reported >= _LINE_SECONDS:
+                            reported = time.monotonic()
+                            say(f"{gigabytes(stream.tell())} of {gigabytes(wheel.nbytes)}")
         except (httpx.TransportError, httpx.StreamError) as error:
             reason = error
-        got = _size(file) - have
-        failed = 1 if got > 0 else failed + 1
-        if failed >= _TRIES:
+        failed = 0 if _size(file) > have else failed + 1
+        if failed == _TRIES:
             raise reason
-        if have + got < wheel.nbytes:
-            pause(_PAUSE_SECONDS * 2 ** (failed - 1))
-
-
-def _append(
-    http: httpx.Client, url: str, have: int, wheel: Wheel, file: Path, say: Callable[[str], None]
-) -> None:
-    # A compressed answer has no ranges.
-    headers = {"accept-encoding": "identity", **({"range": f"bytes={have}-"} if have else {})}
-    with http.stream("GET", url, headers=headers) as answer:
-        if answer.status_code not in (200, 206):
-            raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
-        goes_on = answer.status_code == 206
-        if have and not goes_on:
-            have = 0
-        before, reported = have, time.monotonic()
-        with file.open("ab" if goes_on else "wb") as stream:
-            # As they come: bytes that wait for a full buffer are lost if the connection is cut.
-            for chunk in answer.iter_raw():
-                chunk = chunk[: wheel.nbytes - have]
-                stream.write(chunk)
-                have += len(chunk)
-                if (seconds := time.monotonic() - reported) >= _LINE_SECONDS:
-                    done = f"{gigabytes(have)} of {gigabytes(wheel.nbytes)}"
-                    say(f"{done}, {gigabytes(int((have - before) / seconds))}/s")
-                    before, reported = have, time.monotonic()
+        pause(_PAUSE_SECONDS * failed)
 
 
 def _size(file: Path) -> int:

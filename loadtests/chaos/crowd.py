@@ -8,10 +8,11 @@ from itertools import count
 import httpx
 import trio
 
-from loadtests.chaos.answers import Answer, ask
 from loadtests.chaos.questions import Question
+from loadtests.client import Answer, ask
 
 _POLL_SECONDS = 0.02
+CHAT = "/v1/chat/completions"
 
 
 class Crowd:
@@ -19,7 +20,7 @@ class Crowd:
 
     def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question], clients: int) -> None:
         self._http = http
-        self._url = url
+        self._url = url + CHAT
         self.asked = asked
         self._clients = clients
         self._next = count()
@@ -35,7 +36,7 @@ class Crowd:
     @property
     def under_way(self) -> bool:
         """Return whether an answer has begun to arrive and has not ended."""
-        return any(answer.under_way for answer in self._in_flight.values())
+        return any(one.stamps and one.finish_reason is None for one in self._in_flight.values())
 
     async def ask_all(self) -> dict[int, Answer]:
         async with trio.open_nursery() as nursery:
@@ -48,8 +49,8 @@ class Crowd:
             while place >= self.due:  # noqa: ASYNC110 (a strike is no event of ours)
                 await trio.sleep(_POLL_SECONDS)
             question = self.asked[place]
-            self.answers[question.number] = self._in_flight[place] = Answer()
-            await ask(self._http, self._url, question, self._in_flight[place])
+            answer = self.answers[question.number] = self._in_flight[place] = Answer()
+            await ask(self._http, self._url, question.body, answer)
             del self._in_flight[place]
 
 
@@ -64,10 +65,10 @@ class Visit:
 
     async def ask(self, http: httpx.AsyncClient, url: str) -> None:
         with self._scope:
-            await ask(http, url, self.question, self.answer)
+            await ask(http, url + CHAT, self.question.body, self.answer)
 
     def leave(self) -> None:
         """Close the connection, unless the answer has ended."""
-        if not self.answer.ended:
+        if not self.answer.is_over:
             self.left = True
             self._scope.cancel()

@@ -29,7 +29,7 @@ _SCHEMA: Final = {
     "required": ["name", "count"],
     "additionalProperties": False,
 }
-JSON_FORMAT: Final = {
+_JSON_FORMAT: Final = {
     "type": "json_schema",
     "json_schema": {"name": "entry", "strict": True, "schema": _SCHEMA},
 }
@@ -44,15 +44,10 @@ class Question:
     greedy: bool
     poison: bool = False
 
-    @property
-    def streamed(self) -> bool:
-        return bool(self.body["stream"])
 
-
-def questions(count: int, seed: int, with_json: bool) -> list[Question]:
-    """Return `count` questions of all kinds. `with_json`: include structured output, if the server supports
-    it."""
-    return [_question(number, random.Random(f"{seed} {number}"), with_json) for number in range(count)]
+def questions(count: int, seed: int) -> list[Question]:
+    """Return `count` questions of all kinds."""
+    return [_question(number, random.Random(f"{seed} {number}")) for number in range(count)]
 
 
 def poison(number: int) -> Question:
@@ -62,7 +57,7 @@ def poison(number: int) -> Question:
     return Question(number, body, greedy=True, poison=True)
 
 
-def _question(number: int, chance: random.Random, with_json: bool) -> Question:
+def _question(number: int, chance: random.Random) -> Question:
     shared = " ".join(WORDS[chance.randrange(3) :] * 4)
     own = f"{number} " + " ".join(chance.choices(WORDS, k=chance.choice([2, 20, 120])))
     greedy = chance.random() < 0.5
@@ -77,8 +72,8 @@ def _question(number: int, chance: random.Random, with_json: bool) -> Question:
     match chance.random():
         case draw if draw < 0.25:
             body["tools"] = _TOOLS
-        case draw if draw < 0.4 and with_json:
-            body["response_format"] = JSON_FORMAT
+        case draw if draw < 0.4:
+            body["response_format"] = _JSON_FORMAT
         case draw if draw < 0.5:
             body["stop"] = [chance.choice("abcdefgh")]
     return Question(number, body, greedy)

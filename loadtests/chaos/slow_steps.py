@@ -1,4 +1,4 @@
-"""Steps that are slow, and steps that hang, while clients leave: which ones, in which order. Plain data.
+"""Steps that are slow, and steps that hang, while clients leave.
 
 A slow step ends before the ceiling of any step, and takes longer than a short step may. Where it computes,
 its processor time shows that it does not hang. Where it waits, nothing shows that, so it must be a prefill
@@ -7,14 +7,22 @@ step of a size whose limit is the ceiling. The engine itself makes its step slow
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import Final
 
+import httpx
+import trio
+
+from loadtests.chaos.crowd import Crowd, Visit
 from loadtests.chaos.questions import WORDS, Question
+from loadtests.chaos.victim import Victim
 from scheduler.shared.messages import StepWork
 
 FLOOR_SECONDS: Final = 6.0
@@ -26,6 +34,12 @@ LEAST_PREFILL_TOKENS: Final = 512
 _LONG_WORDS: Final = 300
 _ANSWER_TOKENS: Final = 128
 """Enough that no answer ends before its client leaves."""
+_POLL_SECONDS = 0.05
+_BEGIN_SECONDS = 60.0
+"""The longest wait for a step that the order is for."""
+_DEATH_SECONDS = CEILING_SECONDS + 20.0
+_COME = 3
+"""Questions that are sent during the step."""
 
 
 class Slowness(StrEnum):
@@ -131,3 +145,79 @@ def _question(number: int, guest: Guest, chance: random.Random) -> Question:
         "stream_options": {"include_usage": True},
     }
     return Question(number, body, greedy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMoment:
+    """`missed`: no such step came, or it hung and its engine lived on."""
+
+    step: SlowStep
+    visits: tuple[Visit, ...]
+    missed: bool = False
+
+
+async def strike_slowly(
+    step: SlowStep,
+    questions: Mapping[Guest, Question],
+    server: Victim,
+    http: httpx.AsyncClient,
+    crowd: Crowd,
+    nursery: trio.Nursery,
+) -> SlowMoment:
+    """Return when the engine, or the next one, is ready again. `nursery` asks on for who stays."""
+    visits = {guest: Visit(question) for guest, question in questions.items()}
+    come: set[Guest] = set()
+
+    def comes(*guests: Guest) -> None:
+        for guest in guests:
+            if guest not in come:
+                come.add(guest)
+                nursery.start_soon(visits[guest].ask, http, server.url)
+
+    async def begin(guest: Guest) -> None:
+        comes(guest)
+        answer = visits[guest].answer
+        while not (answer.stamps or answer.ended_at):  # noqa: ASYNC110 (another process)
+            await trio.sleep(_POLL_SECONDS)
+
+    def leave(when: Leaving) -> None:
+        if when is step.leaving:
+            for guest in step.leavers:
+                visits[guest].leave()
+
+    while not await server.ready(http) or (step.alone and await server.holdings(http)):  # noqa: ASYNC110
+        await trio.sleep(_POLL_SECONDS)
+    if step.work != "decode":
+        # The long prompt was computed in the undisturbed runs.
+        await http.delete(f"{server.url}/v1/cache")
+    if not step.alone or step.leaving is Leaving.BEFORE:
+        await begin(Guest.ANSWERED)
+    if step.work == "decode":
+        await begin(Guest.LONG)
+        leave(Leaving.BEFORE)
+    server.slow_down(step.order)
+    comes(Guest.LONG)
+    leave(Leaving.BEFORE)
+    with trio.move_on_after(_BEGIN_SECONDS):
+        while not server.slowed():
+            crowd.due += not step.alone and crowd.in_flight < 2
+            await trio.sleep(_POLL_SECONDS)
+    pids, missed = server.engine_pids(), not server.slowed()
+    comes(*Guest)
+    crowd.due += _COME
+    if not missed:
+        await trio.sleep(SLOW_SECONDS / 4)
+        leave(Leaving.AMID)
+        with trio.move_on_after(_DEATH_SECONDS):
+            # The server continues a stopped process when it ends it.
+            while (step.hangs or server.slowed()) and server.engine_pids() == pids:  # noqa: ASYNC110
+                await trio.sleep(_POLL_SECONDS)
+        if step.hangs and server.engine_pids() == pids:
+            missed = True
+            with suppress(ProcessLookupError):
+                os.kill(pids[0], signal.SIGKILL)
+    leave(Leaving.AFTER)
+    server.withdraw()
+    while not await server.ready(http):  # noqa: ASYNC110 (another process)
+        await trio.sleep(_POLL_SECONDS)
+    return SlowMoment(step, tuple(visits.values()), missed)

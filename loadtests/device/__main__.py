@@ -9,22 +9,22 @@ import gc
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 
-from loadtests.device import answers, branches, facts, kernels, large, memory, parts, pressure, rows, served
-from loadtests.device import steps as decoding
+import trio
+
+from loadtests.chaos.run import Plan, run
+from loadtests.chaos.strikes import Strike
+from loadtests.device import branches, large, memory, operations, parts, steps
 from loadtests.device import zoo as kinds
 from loadtests.device.finding import Figure, Finding, attempt
-from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.environment import keep_float32, set_defaults
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.models.random_qwen3 import TINY, user_cache_folder, write_model
 
 _TEXTS = ("device_name", "architecture")
 """MLX's facts that are text and name no machine, as a card's uuid does."""
@@ -32,7 +32,7 @@ ZOO = ("qwen3", "gpt_oss", "mistral3+windows", "deepseek_v3", "qwen3_next", "rwk
 """One of each kind of cache (`tests/scheduler/engine/mlx/zoo/kinds.py`) that takes less than minutes."""
 ZOO_QUICK: tuple[str, ...] = ("qwen3",)
 _ZOO_SECONDS = 60.0
-_FACTS_SECONDS = 45.0
+_OPERATIONS_SECONDS = 45.0
 """Less than `SECONDS`, by what the longest compilation takes beyond it."""
 
 
@@ -70,19 +70,10 @@ class Part:
     findings: Callable[[Extent], Iterator[Finding]]
 
 
-def _embedded(extent: Extent) -> Iterator[Finding]:
-    dtypes = ("float32", "bfloat16") if extent.quick else ("float32", "bfloat16", "float16")
-    subjects = [branches.Subject.of(EMBEDDED_FOLDER, "embedded model", dtype) for dtype in dtypes]
-    return branches.findings(subjects, [])
-
-
 def _branches(extent: Extent) -> Iterator[Finding]:
-    dtypes = ("float32", "bfloat16") if extent.quick else ("float32", "bfloat16", "float16")
-    with tempfile.TemporaryDirectory() as kept:
-        tiny = Path(kept) / "tiny"
-        write_model(TINY, tiny)
-        small = [branches.Subject.of(tiny, "tiny random model", dtype) for dtype in dtypes]
-        yield from branches.findings(small, ["metal", "x86"] if extent.quick else list(branches.BRANCHES))
+    dtypes = ("float32", "bfloat16") if extent.quick else tuple(branches.DTYPES)
+    subjects = [branches.Subject.of(EMBEDDED_FOLDER, dtype) for dtype in dtypes]
+    return branches.findings(subjects, ["metal", "x86"] if extent.quick else list(branches.BRANCHES))
 
 
 def _zoo(extent: Extent) -> Iterator[Finding]:
@@ -90,125 +81,85 @@ def _zoo(extent: Extent) -> Iterator[Finding]:
     return kinds.findings(names, _ZOO_SECONDS)
 
 
-def _large(bits: int | None) -> Callable[[Extent], Iterator[Finding]]:
-    def findings(extent: Extent) -> Iterator[Finding]:
-        blas = prepare("auto", user_cache_folder(os.environ))
-        quick = large.QUICK if bits is None else large.QUICK_PACKED
-        return large.findings(quick if extent.quick else large.FULL, bits, os.environ, blas)
-
-    return findings
-
-
-def _steps(extent: Extent) -> Iterator[Finding]:
-    quick = extent.quick
-    return decoding.findings(
-        rows.loaded(extent.folder),
-        rows=(1, 8) if quick else (1, 8, 32),
-        turns=2 if quick else 8,
-        group_tokens=(256,) if quick else (256, 1024, 4096),
-        chunks=(256,) if quick else (512, 1024, 2048, 4096),
+def _server(extent: Extent) -> Iterator[Finding]:
+    """A server whose engine ends twice under load: every answer is the undisturbed one's."""
+    plan = Plan(
+        8 if extent.quick else 48,
+        deaths=2,
+        poison=False,
+        arguments=("--weights-dtype", "float32"),
+        kinds=(Strike.KILL, Strike.MEMORY),
     )
+
+    def judged() -> Finding:
+        found = trio.run(run, plan, partial(print, flush=True))
+        figures: dict[str, Figure] = {
+            "answers": found.asked,
+            "greedy": found.greedy,
+            "engines_that_died": found.server["deaths"],
+            "resumed": found.server["requests that resumed on another engine"],
+            "longest_pause_seconds": found.longest_pause_seconds,
+            "undisturbed_pause_seconds": found.usual_pause_seconds,
+        }
+        complaints = "; ".join(found.complaints())
+        return Finding("two deaths under load", "wrong" if complaints else "right", figures, complaints)
+
+    yield attempt("two deaths under load", judged)
 
 
 def _memory(extent: Extent) -> Iterator[Finding]:
-    sizes = (32, 64, 128) if extent.quick else (64, 128, 256, 512)
+    chunks = (32, 64, 128) if extent.quick else (64, 128, 256, 512)
     context_tokens, most_rows = (900, 4) if extent.quick else (16_384, 16)
-    return memory.findings(rows.loaded(extent.folder), context_tokens, sizes, most_rows)
-
-
-def _pressure(extent: Extent) -> Iterator[Finding]:
-    prompts, most_tokens = (30, 60) if extent.quick else (500, 2000)
-    subject = branches.Subject.of(EMBEDDED_FOLDER, "embedded model", "float32")
-    return pressure.findings(rows.loaded(extent.folder), subject, prompts, most_tokens)
-
-
-def _packed(extent: Extent) -> Iterator[Finding]:
-    count, tokens, turns = (2, 128, 1) if extent.quick else (16, 2048, 4)
-    return decoding.packed_findings(extent.folder, count, tokens, turns)
+    return memory.findings(steps.loaded(extent.folder), context_tokens, chunks, most_rows)
 
 
 PARTS: Mapping[str, Part] = {
-    "facts": Part(
-        "Facts",
-        "Each operation is there, and its answer is the CPU's within rounding; the first time"
-        " has what is compiled.",
-        lambda extent: facts.findings(extent.quick, _FACTS_SECONDS),
-    ),
     "operations": Part(
-        "Operations", "Errors are within the tolerance beside them.", lambda extent: kernels.findings()
+        "Operations",
+        "Each operation is there, and its answer is the CPU's within rounding; the first time has what is"
+        " compiled, the host's is building the graph and handing it over.",
+        lambda extent: operations.findings(extent.quick, _OPERATIONS_SECONDS),
     ),
-    "embedded": Part(
-        "Branches, embedded model",
-        "Every token is the best one, and every log-probability that of mlx-lm's model on the CPU, within the"
-        " dtype's rounding; in float32 seeded answers are the same beside others as alone.",
-        _embedded,
-    ),
-    "answers": Part(
-        "Answers",
-        "The same tokens as on the CPU, however they are drawn.",
-        lambda extent: answers.findings(20, 12 if extent.quick else 48),
+    "branches": Part(
+        "Branches",
+        "Every token of the embedded model is the best one, and every log-probability that of mlx-lm's model"
+        " on the CPU, within the dtype's rounding; in float32 seeded answers are the same beside others as"
+        " alone. This device's choices first, then those for others.",
+        _branches,
     ),
     "zoo": Part(
-        "Kinds of caches",
+        "Families",
         "The same tokens alone, joining, behind new and known prefixes, in a second turn, and with drafts.",
         _zoo,
     ),
-    "branches": Part(
-        "Branches, tiny model", "As above, with each device's branches and random weights.", _branches
-    ),
     "server": Part(
-        "Server",
-        "`penstock serve` starts; streams whose engine ends end as undisturbed, after a pause.",
-        lambda extent: served.findings(4 if extent.quick else 32),
+        "Server", "`penstock serve` starts; answers whose engine dies are the undisturbed ones.", _server
     ),
     "large": Part(
         "A model of 8B's shape, bfloat16",
-        "Tokens/s at least a bare `BatchGenerator`'s, and twice mlx_lm.server's with 32 clients; the device"
-        " is busy for nine tenths of a step of 32 rows.",
-        _large(None),
+        "As the steps below; the device is busy for nine tenths of a step of 32 rows.",
+        lambda extent: large.findings(extent.quick),
     ),
-    "large-4bit": Part("A model of 8B's shape, 4 bits", "As above.", _large(4)),
     "steps": Part(
         "Steps",
-        "`host_share` below 1 where steps wait for the device; `overlap_ratio` below 1; `deferred_ratio` at"
-        " least 1, or submission waits here as on a CPU; a group's cost in tokens of keys and values, by"
-        " which rows share prefixes.",
-        _steps,
+        "A step is as fast as a bare `BatchGenerator`'s; the host's part is below a step where steps wait for"
+        " the device.",
+        lambda extent: steps.findings(extent.folder, steps.QUICK if extent.quick else steps.FULL),
     ),
     "memory": Part(
         "Memory",
-        "A chunk takes no more than the guard expects from the chunks before it (the first six teach it);"
-        " growth is the row's bytes and an eighth for room; steps copy no rows.",
+        "A chunk takes no more than the guard expects from the chunks before it; growth is the row's bytes"
+        " and an eighth for room; steps copy no rows; a refusal is known as one.",
         _memory,
     ),
-    "pressure": Part(
-        "Memory that is short",
-        "Nothing grows with prompts of new lengths; rows are preempted, and have the tokens that they have"
-        " with room; a refusal of the device is known as one.",
-        _pressure,
-    ),
-    "packed": Part("Packed keys and values", "About half the bytes; the time is what is asked for.", _packed),
 }
 
 
-def contained(
-    name: str, findings: Callable[[Extent], Iterator[Finding]], extent: Extent
-) -> Iterator[Finding]:
-    """Yield the part's findings; what it raises between them is one, too."""
-    found = findings(extent)
-    while True:
-        made: list[Finding] = []
-
-        def following(made: list[Finding] = made) -> Finding:
-            made.extend(islice(found, 1))
-            return made[0] if made else Finding(name, "measured")
-
-        finding = attempt(name, following)
-        if not made and finding.judgement != "raised":
-            return
+def contained(name: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield a part's findings; what it raises between them is one, too."""
+    over = Finding(name, "measured")
+    while (finding := attempt(name, lambda: next(findings, over))) is not over:
         yield finding
-        if not made:
-            return
 
 
 def main() -> None:
@@ -222,7 +173,7 @@ def main() -> None:
         print(f"{part.title}:", flush=True)
         # On a device that ends the process, the last line shows the cause.
         raised = False
-        for finding in contained(name, part.findings, Extent(folder, extent == "quick")):
+        for finding in contained(name, part.findings(Extent(folder, extent == "quick"))):
             print(f"  {finding.name}: {finding.judgement} {finding.detail}", flush=True)
             parts.note(record, finding)
             raised = raised or finding.judgement == "raised"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ _SLOTS, _CHUNK_TOKENS, _ANSWER_TOKENS, _PREFIX_TOKENS = 8, 32, 12, 64
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model in one dtype."""
+    """A model in the dtype of this name."""
 
     name: str
     model: Any
@@ -51,7 +52,7 @@ class Subject:
     row_bytes: RowBytes
 
     @classmethod
-    def of(cls, folder: Path, name: str, dtype: str) -> Subject:
+    def of(cls, folder: Path, dtype: str) -> Subject:
         config = EngineConfig(
             "mlx",
             str(folder),
@@ -66,7 +67,7 @@ class Subject:
         model.set_dtype(DTYPES[dtype])
         mx.eval(model.parameters())
         row_bytes = backend.facts.row_bytes
-        return cls(f"{name}, {dtype}", model, load_message(config), backend.describe(), row_bytes)
+        return cls(dtype, model, load_message(config), backend.describe(), row_bytes)
 
     @property
     def tolerance(self) -> float:
@@ -74,22 +75,17 @@ class Subject:
         dtype = DTYPES[self.load.weights_dtype]
         return _LAYERS_ROUNDING * _ROUNDING[dtype]
 
-    def backend(self, load: Load | None = None) -> MlxBackend:
-        """`load`: the subject's, with changes."""
-        return MlxBackend(
-            LoadedModel(self.model, self.ready, self.row_bytes),
-            load or self.load,
-            group_cost_tokens=0,
-            batching=Batching(),
-        )
+    def backend(self) -> MlxBackend:
+        loaded = LoadedModel(self.model, self.ready, self.row_bytes)
+        return MlxBackend(loaded, self.load, group_cost_tokens=0, batching=Batching())
 
 
 def findings(subjects: Sequence[Subject], names: Sequence[str]) -> Iterator[Finding]:
-    for subject in subjects:
-        for name in ["this device", *names]:
+    for name in ("this device", *names):
+        for subject in subjects:
             title = f"{subject.name}: branches of {name}"
             traits = BRANCHES.get(name, device().traits)
-            yield attempt(title, lambda: _compared(title, subject, traits))  # noqa: B023  # Called at once.
+            yield attempt(title, partial(_compared, title, subject, traits))
 
 
 def _compared(title: str, subject: Subject, traits: Traits) -> Finding:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from loadtests.commands import folder_of
 from loadtests.device.parts import SECONDS, Measurement
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
+from scheduler.models.random_qwen3 import user_cache_folder
 
 MODULE = "loadtests.device"
 _MINUTES = 12.0
@@ -43,14 +43,10 @@ def device(
     It writes device.json and device.md, to send in, behind each finding, and goes on where a part ends its
     process or takes too long.
     """
-    cache = user_cache_folder(os.environ)
-    if model == Path("embedded") or (quick and model is None):
-        folder, name = EMBEDDED_FOLDER, "embedded"
-    elif model is None:
-        folder, name = ensure_model(BENCH_13M, "bench-13m", cache), "bench-13m"
-    else:
-        folder, name = model, model.name
-    blas = prepare("auto", cache)
+    if quick and model is None:
+        model = Path("embedded")
+    folder, name = folder_of(model), model.name if model else "bench-13m"
+    blas = prepare(user_cache_folder(os.environ))
     measurement = Measurement(
         [sys.executable, "-m", MODULE, str(out / "device.jsonl"), str(folder), "quick" if quick else "full"],
         {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ),

@@ -1,10 +1,12 @@
-"""What the measurements of a device found: one line each, with figures, and whether it is as it should be."""
+"""What the measurements of a device found, and the report of it: JSON to compute with, Markdown to read."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 Figure: TypeAlias = float | int | str
@@ -48,6 +50,36 @@ class DeviceReport:
             for finding in section.findings:
                 if finding.judgement in ("wrong", "raised"):
                     yield f"{section.title}: {finding.name}: {finding.detail or finding.judgement}"
+
+    def write(self, folder: Path) -> None:
+        """Write `device.json` and `device.md` into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "device.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (folder / "device.md").write_text("\n".join(self.lines()) + "\n")
+
+    def lines(self) -> Iterator[str]:
+        complaints = list(self.complaints())
+        yield f"# Penstock on {self.machine.get('device', 'a device')}\n"
+        extent = "quick run" if self.quick else "full run"
+        yield f"{extent} of {self.seconds:.0f} s, model {self.model}: {len(complaints)} findings are wrong."
+        yield from (f"- {complaint}" for complaint in complaints)
+        yield "\n| machine | |\n|---|---|"
+        yield from (f"| {name} | {_shown(value)} |" for name, value in self.machine.items())
+        for section in self.sections:
+            yield f"\n## {section.title}\n{section.expected}"
+            names: tuple[str, ...] | None = None
+            for finding in section.findings:
+                if tuple(finding.figures) != names:
+                    names = tuple(finding.figures)
+                    yield "\n| " + " | ".join(["what", "judgement", *names]) + " |"
+                    yield "|" + "---|" * (len(names) + 2)
+                judged = f"{finding.judgement}: {finding.detail}" if finding.detail else finding.judgement
+                cells = [finding.name, judged, *map(_shown, finding.figures.values())]
+                yield "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+
+
+def _shown(value: Figure) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def attempt(name: str, measure: Callable[[], Finding]) -> Finding:

@@ -1,74 +1,107 @@
-"""Times of steps: the host's part, the gain of overlap, the cost of a shared group, long chunks."""
+"""Times of steps by rows, beside a bare `BatchGenerator`; the host's part; the prefill rate."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-import mlx.core as mx
-
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import DECODE, EMIT, decoding, fitting_tokens, leave, loaded, words
+from loadtests.step.commands import bare
+from scheduler.config import EngineConfig, load_message
+from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.device import device, forced
-from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
-from scheduler.engine.mlx.sampling.draw import Cuts
+from scheduler.engine.mlx.device import device
 from scheduler.engine.plan import Admit, StepPlan
-from scheduler.engine.prefill import Chunk
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.prefill import Chunk, share
+from scheduler.engine.prefill_batches import next_batch
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
+from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact
 
-_PROMPT_TOKENS = 64
-_STEPS_A_TURN = 8
-_MOST_SECONDS = 4.0
-"""Bound on one evaluation; Metal's watchdog waits a little longer."""
+DECODE = StepPlan(decode=(0,))
+"""The plan of a step in which all rows that decode do so."""
+EMIT = StepPlan(emit_pending=True)
+GREEDY = Sampling(temperature=0.0)
+_MOST_ROWS, _CHUNK_TOKENS, _PROMPT_TOKENS, _STEPS = 32, 512, 64, 16
 
 
-def findings(
-    backend: MlxBackend, rows: Sequence[int], turns: int, group_tokens: Sequence[int], chunks: Sequence[int]
-) -> Iterator[Finding]:
-    """Measure `turns` of eight steps for each number of rows, then the rest. Runs and chunks are in
-    tokens."""
-    yield from decode_findings(backend, rows, turns)
-    yield attempt("even and ragged rows", lambda: _padded(backend, max(rows)))
-    yield attempt("cut-offs", lambda: _cut_offs(backend, max(rows)))
-    for tokens in group_tokens:
-        name = f"a group of {tokens} tokens"
-        yield attempt(name, lambda: _group(name, backend, tokens))  # noqa: B023
-    for tokens in chunks:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`prefix`: tokens that rows share, at the largest number of rows; `chunks`: of prompts, in tokens."""
+
+    rows: tuple[int, ...]
+    prefix: int
+    chunks: tuple[int, ...]
+
+
+QUICK, FULL = Sizes((1, 8), 256, (256,)), Sizes((1, 8, 32), 4096, (512, 1024, 2048, 4096))
+
+
+def loaded(folder: Path) -> MlxBackend:
+    """Load the model with the weights' dtype that a server would take, and without the check at load."""
+    config = EngineConfig("mlx", str(folder), max_slots=_MOST_ROWS, load_check="off")
+    return loading.load(load_message(config), lambda stage: None)
+
+
+def fitting_tokens(backend: MlxBackend, rows: int) -> int:
+    """Return how many tokens these rows may have with a quarter of the KV budget: a device that is out of
+    memory may end the process, and rows are copied when they leave."""
+    limit = backend.facts.memory_limit
+    budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes) // 4
+    return budget_bytes // (rows * max(1, backend.facts.row_bytes.token_bytes))
+
+
+def words(count: int, seed: int) -> list[int]:
+    """Return tokens that every vocabulary has."""
+    draw = random.Random(seed)
+    return [draw.randrange(1, 1000) for _ in range(count)]
+
+
+def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Admit a greedy row for each prompt, and step until all decode. Return their request ids; rows do not
+    end by themselves."""
+    rows = [
+        EngineSequence.of(Submit(number, compact([*prompt]), 1 << 30, (), GREEDY))
+        for number, prompt in enumerate(prompts, 1)
+    ]
+    result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))
+    limits = backend.facts.limits
+    while any(row.prefilling for row in rows):
+        batch = next_batch([row for row in rows if row.chunkable_tokens], result.begun, limits.rows)
+        result = backend.execute(StepPlan(chunks=share(batch, _CHUNK_TOKENS * len(rows), limits)))
+    return [row.request_id for row in rows]
+
+
+def leave(backend: MlxBackend, request_ids: Sequence[int]) -> None:
+    """Remove rows, and forget what they computed."""
+    backend.execute(EMIT)
+    backend.execute(StepPlan(release=tuple(request_ids), clear=True))
+
+
+def findings(folder: Path, sizes: Sizes) -> Iterator[Finding]:
+    """The bare batch is measured first, in a process of its own: both models may be too large for one
+    device."""
+    alone: dict[int, float] = {}
+    with bare(folder) as steps:
+        for rows in sizes.rows:
+            prompts = [words(_PROMPT_TOKENS, seed) for seed in range(rows)]
+            run = steps(prompts, _STEPS, False)
+            alone[rows] = median(sum(wall for wall, _ in step.times.values()) for step in run.steps[2:])
+    backend = loaded(folder)
+    for rows in sizes.rows:
+        name = f"decode steps of {rows} rows"
+        yield attempt(name, partial(_decode, name, backend, rows, 0, alone[rows]))
+    if (prefix := min(sizes.prefix, fitting_tokens(backend, 2))) > _PROMPT_TOKENS:
+        name = f"decode steps of {rows} rows behind {prefix} shared tokens"
+        yield attempt(name, partial(_decode, name, backend, rows, prefix, None))
+    for tokens in sizes.chunks:
         name = f"a chunk of {tokens} tokens"
-        yield attempt(name, lambda: _chunk(name, backend, tokens))  # noqa: B023
-
-
-def decode_findings(backend: MlxBackend, rows: Sequence[int], turns: int) -> Iterator[Finding]:
-    for count in rows:
-        name = f"decode steps of {count} rows"
-        yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
-
-
-def packed_findings(folder: Path, rows: int, tokens: int, turns: int) -> Iterator[Finding]:
-    """The same rows with keys and values as they are, and in 8 bits."""
-    kinds: tuple[KvCacheDtype, ...] = ("auto", "q8")
-    for kind in kinds:
-        name = f"{rows} rows of {tokens} tokens, {kind}"
-        yield attempt(name, lambda: _packed(name, loaded(folder, kind), rows, tokens, turns))  # noqa: B023
-
-
-def _packed(name: str, backend: MlxBackend, rows: int, tokens: int, turns: int) -> Finding:
-    tokens = min(tokens, fitting_tokens(backend, rows))
-    ids = decoding(backend, [words(backend, tokens, seed) for seed in range(rows)])
-    backend.execute(DECODE)
-    step = min(_seconds(lambda: backend.execute(DECODE)) for _ in range(turns * _STEPS_A_TURN))
-    held_bytes = backend.execute(StepPlan()).kv_bytes
-    figures: dict[str, Figure] = {"step_ms": 1000 * step, "kv_MB": held_bytes / 1e6, "tokens": tokens}
-    leave(backend, ids)
-    device().clear_pool()
-    return Finding(name, "measured", figures)
+        yield attempt(name, partial(_chunk, name, backend, tokens))
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -77,122 +110,47 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
-    """Let steps with and without overlap take turns, so that other work slows both. The host's part is what a
-    step takes when the device has finished everything before it.
-
-    Deferred: the next model call is built ahead, and submitted when it is wanted. On Metal a command buffer
-    ends with 50 operations or 50 MB of weights, and MLX holds more than ten back: where a model is larger
-    than ten of them, submission may wait for the step, and each token with it, as on a CPU."""
-    ids = decoding(backend, [words(backend, _PROMPT_TOKENS, seed) for seed in range(count)])
-
-    def apart() -> None:
-        backend._batch.decode(overlap=False, drafts={})
-
-    def steps() -> float:
-        backend.execute(DECODE)  # It computes two tokens of each row where none is pending.
-        return median(_seconds(lambda: backend.execute(DECODE)) for _ in range(_STEPS_A_TURN))
-
-    overlapped: list[float] = []
-    deferred: list[float] = []
-    waiting: list[float] = []
-    host: list[float] = []
-    for _ in range(turns):
-        with forced(replace(device().traits, submission_waits=True)):
-            deferred.append(steps())
-            backend.execute(EMIT)
-        overlapped.append(steps())
-        for _ in range(2):
-            time.sleep(2 * overlapped[-1])
-            host.append(_seconds(lambda: backend.execute(DECODE)))
+def _decode(name: str, backend: MlxBackend, rows: int, prefix: int, alone: float | None) -> Finding:
+    """The host's part is what a step takes when the device has finished everything before it. What a step
+    takes beyond that when nothing overlaps is the device's."""
+    shared = words(prefix, 99)
+    if shared:
+        leave_one = decoding(backend, [[*shared, 1]])
         backend.execute(EMIT)
-        waiting.append(median(_seconds(apart) for _ in range(_STEPS_A_TURN)))
+        backend.execute(StepPlan(release=tuple(leave_one)))  # Its prefix is kept, and the others share it.
+    ids = decoding(backend, [[*shared, *words(_PROMPT_TOKENS, seed)] for seed in range(rows)])
+    backend.execute(DECODE)  # It computes two tokens of each row where none is pending.
+    backend.execute(DECODE)
+    step = median(_seconds(lambda: backend.execute(DECODE)) for _ in range(_STEPS))
+    host = []
+    for _ in range(4):
+        time.sleep(2 * step)
+        host.append(_seconds(lambda: backend.execute(DECODE)))
+    backend.execute(EMIT)
+    apart = median(_seconds(lambda: backend._batch.decode(overlap=False, drafts={})) for _ in range(_STEPS))
+    held_bytes = backend.execute(StepPlan()).kv_bytes
     leave(backend, ids)
-    step = min(overlapped)
-    # What a step takes beyond its host's part when nothing overlaps is the device's, and what reaches it.
-    device_seconds = max(0.0, min(waiting) - min(host))
-    return Finding(
-        name,
-        "measured",
-        {
-            "step_ms": 1000 * step,
-            "step_without_overlap_ms": 1000 * min(waiting),
-            "overlap_ratio": median(mine / its for mine, its in zip(overlapped, waiting, strict=True)),
-            "deferred_ratio": median(mine / its for mine, its in zip(deferred, overlapped, strict=True)),
-            "host_ms": 1000 * min(host),
-            "host_share": min(host) / step,
-            "device_ms": 1000 * device_seconds,
-            "idle_ms": 1000 * max(0.0, step - device_seconds),
-            "busy_share": min(1.0, device_seconds / step),
-            "tokens_per_second": count / step,
-        },
-    )
-
-
-def _padded(backend: MlxBackend, count: int) -> Finding:
-    """G22: rows of one length need no mask; rows of different lengths have one that each layer reads."""
-    figures: dict[str, Figure] = {"rows": count}
-    for name, more in (("even", 0), ("ragged", 1)):
-        lengths = [_PROMPT_TOKENS + more * (seed % 2) for seed in range(count)]
-        ids = decoding(backend, [words(backend, length, seed) for seed, length in enumerate(lengths)])
-        backend.execute(DECODE)
-        figures[f"{name}_steps_ms"] = 1000 * median(
-            _seconds(lambda: backend.execute(DECODE)) for _ in range(2 * _STEPS_A_TURN)
-        )
-        figures[f"{name}_wait_ms"] = 1000 * _seconds(device().wait)
-        leave(backend, ids)
-    return Finding("even and ragged rows", "measured", figures)
-
-
-def _cut_offs(backend: MlxBackend, count: int) -> Finding:
-    """G20: the least logits that are kept, for rows of this model's vocabulary, by MLX's graph."""
-    vocabulary = backend.describe().vocabulary
-    logits = 3 * mx.random.normal((count, vocabulary))
-    mx.eval(logits)
-    ways = {"top_k": {"top_k": 20}, "top_k_and_p": {"top_k": 20, "top_p": 0.95}, "top_p": {"top_p": 0.95}}
-    figures: dict[str, Figure] = {"rows": count, "vocabulary": vocabulary}
-    for name, cut in ways.items():
-        cuts = Cuts([Sampling(**cut)] * count, vocabulary)  # type: ignore[arg-type]
-        seconds = [_seconds(lambda: mx.eval(cuts.floor(logits))) for _ in range(_STEPS_A_TURN)]  # noqa: B023
-        figures[f"{name}_ms"] = 1000 * min(seconds)
-    return Finding("cut-offs", "measured", figures)
-
-
-def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
-    if tokens > (most := fitting_tokens(backend, ROWS)):
-        return Finding(name, "measured", detail=f"left out: there is memory for {most} tokens a row")
-    both = step_times(backend._model, tokens)
-    cost, (times, again) = agreed_cost(both, tokens), both
-    return Finding(
-        name,
-        "measured",
-        {
-            "cost_tokens": "not measurable" if cost is None else cost,
-            "first_cost_tokens": cost_in_tokens(times, tokens) or 0,
-            "second_cost_tokens": cost_in_tokens(again, tokens) or 0,
-            "default_tokens": GROUP_COST_TOKENS,
-            "step_short_ms": 1000 * times.short,
-            "step_copied_ms": 1000 * times.copied,
-            "step_in_place_ms": 1000 * times.in_place,
-        },
-    )
+    device_seconds = max(0.0, apart - min(host))
+    figures: dict[str, Figure] = {
+        "step_ms": 1000 * step,
+        "bare_ms": "not run" if alone is None else 1000 * alone,
+        "tokens_per_second": rows / step,
+        "without_overlap_ms": 1000 * apart,
+        "host_ms": 1000 * min(host),
+        "device_ms": 1000 * device_seconds,
+        "busy_share": min(1.0, device_seconds / step),
+        "rows_MB": held_bytes / 1e6,
+    }
+    return Finding(name, "measured", figures)
 
 
 def _chunk(name: str, backend: MlxBackend, tokens: int) -> Finding:
-    """Evaluate it layer by layer, then at once unless macOS might end the process for that."""
-    sliced = min(_chunk_seconds(backend, tokens, seed, 0.0) for seed in range(2))
-    figures: dict[str, Figure] = {"sliced_seconds": sliced, "tokens_per_second": tokens / sliced}
-    if sliced > _MOST_SECONDS:
-        return Finding(name, "measured", figures | {"seconds": "not tried"})
-    whole = min(_chunk_seconds(backend, tokens, seed, None) for seed in range(2))
-    return Finding(name, "measured", figures | {"seconds": whole})
-
-
-def _chunk_seconds(backend: MlxBackend, tokens: int, seed: int, evaluation_seconds: float | None) -> float:
-    prompt = compact([*words(backend, tokens + 1, seed), 1])
-    row = EngineSequence.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0)))
-    backend.execute(StepPlan(admit=(Admit(row),)))
-    with forced(replace(device().traits, evaluation_seconds=evaluation_seconds)):
-        seconds = _seconds(lambda: backend.execute(StepPlan(chunks=(Chunk(1, tokens),))))
-    leave(backend, [1])
-    return seconds
+    """The faster of two: the first compiles."""
+    seconds = []
+    for seed in range(2):
+        row = EngineSequence.of(Submit(1, compact(words(tokens + 2, seed)), 1, (), GREEDY))
+        backend.execute(StepPlan(admit=(Admit(row),)))
+        seconds.append(_seconds(lambda: backend.execute(StepPlan(chunks=(Chunk(1, tokens),)))))
+        leave(backend, [1])
+    device().clear_pool()
+    return Finding(name, "measured", {"seconds": min(seconds), "tokens_per_second": tokens / min(seconds)})

@@ -36,14 +36,9 @@ _BEYOND_SHARE = 0.02
 _TEMPERED: Final = ("temperature", "top_p")
 """The numbers that every dialect has."""
 
-CHAT: Final = "/v1/chat/completions"
-TEXT: Final = "/v1/completions"
-RESPONSES: Final = "/v1/responses"
-MESSAGES: Final = "/v1/messages"
-
-
-RERANK: Final = "/v1/rerank"
-EMBEDDINGS: Final = "/v1/embeddings"
+_CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
+_RESPONSES, _MESSAGES = "/v1/responses", "/v1/messages"
+_ADAPTER_SHARE, _CUT_SHARE, _POOLED_SHARE = 0.05, 0.03, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +59,21 @@ def bodies(count: int, seed: int, model: str, adapters: Sequence[str] = ()) -> l
 def _body(chance: random.Random, model: str, adapters: Sequence[str]) -> Body:
     if chance.random() < _POOLED_SHARE:
         return _pooled(chance, model)
-    path = chance.choice((CHAT, CHAT, CHAT, TEXT, TEXT, RESPONSES, MESSAGES))
+    path = chance.choice((_CHAT, _CHAT, _CHAT, _TEXT, _TEXT, _RESPONSES, _MESSAGES))
     match path:
         case "/v1/chat/completions":
             body = {"messages": _messages(chance), **_sampled(chance), **_held(chance), **_tools(chance)}
-            body |= _logprobs(chance, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})
+            body |= _maybe(chance, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})
         case "/v1/completions":
             body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
-            body |= _logprobs(chance, {"logprobs": 0}, {"logprobs": 5})
-            if chance.random() < 0.1:
-                body["echo"] = True
+            body |= _maybe(chance, {"logprobs": 0}, {"logprobs": 5}, {"echo": True})
         case "/v1/responses":
             body = {"input": _text(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
             body = {"model": model, "messages": _messages(chance), **_numbers(chance, (*_TEMPERED, "top_k"))}
             if chance.random() < 0.2:
                 body["stop_sequences"] = _stops(chance, 64)
-    limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    limit = "max_output_tokens" if path == _RESPONSES else "max_tokens"
     if chance.random() < _ADAPTER_SHARE:
         # One that nobody has, too.
         body["model"] = f"{model}:{chance.choice((*adapters, 'nobody'))}"
@@ -88,19 +81,30 @@ def _body(chance: random.Random, model: str, adapters: Sequence[str]) -> Body:
     return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5}, sent)
 
 
-_ADAPTER_SHARE: Final = 0.05
-_CUT_SHARE: Final = 0.03
-_POOLED_SHARE: Final = 0.03
-
-
 def _pooled(chance: random.Random, model: str) -> Body:
-    """Return a ranking or texts to embed: a model that writes must refuse either, however many texts there
-    are."""
-    texts = [_text(chance)] * chance.choice((1, 64, 2048))
-    if chance.random() < 0.5:
-        return Body(EMBEDDINGS, {"model": model, "input": texts})
+    """Return what ends with a prompt: texts to embed, which a model that writes must refuse, a ranking, or
+    questions."""
+    texts = [_text(chance)] * chance.choice((1, 2, 64))
     query = _text(chance) * chance.choice((1, 50))
-    return Body(RERANK, {"model": model, "query": query, "instruction": query, "documents": texts})
+    ranking = {"model": model, "query": query, "instruction": query, "documents": texts}
+    return chance.choice(
+        (
+            Body("/v1/embeddings", {"model": model, "input": texts * chance.choice((1, 32))}),
+            Body("/v1/rerank", ranking),
+            Body("/v1/decisions", {"model": model, "input": query, "questions": _questions(chance)}),
+        )
+    )
+
+
+def _questions(chance: random.Random) -> list[dict[str, Any]]:
+    options = [f"{word} {at}" for at, word in enumerate(_WORDS * 32)][: chance.choice((1, 2, 26, 27, 256))]
+    kinds: list[dict[str, Any]] = [
+        {"type": "predicate"},
+        {"type": "choice", "choices": [{"value": option} for option in options]},
+        {"type": "score", "levels": [{"label": option} for option in options[:9]]},
+    ]
+    asked = chance.choices(kinds, k=chance.choice((1, 3, 20)))
+    return [{**one, "instructions": chance.choice(("", "?", *_WORDS))} for one in asked]
 
 
 def _numbers(chance: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def _sampled(chance: random.Random) -> dict[str, Any]:
     return body
 
 
-def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
+def _maybe(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
     return chance.choice(wishes) if chance.random() < 0.3 else {}
 
 

@@ -34,14 +34,8 @@ class Silence:
 
     probes: int = 0
     seconds: float = 0.0
-    began_at: float = 0.0
-    """When the probe of the longest stall began, by `time.monotonic`."""
-    major_faults: int = 0
-    """Pages that the server read from a disk during it: the system takes those that nobody used for long."""
     wall_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
-    each_seconds: list[float] = field(default_factory=list)
-    """Time of every probe, with the machine's noise subtracted."""
 
 
 class Prober:
@@ -79,13 +73,6 @@ def _waits(*pids: int) -> dict[str, int]:
     return waits
 
 
-def _major_faults(pid: int) -> int:
-    """Return the count of a process since its start; 0 if the system does not report it."""
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[9])
-    return 0
-
-
 def _noise_seconds(before: dict[str, int], after: dict[str, int]) -> float:
     """Return the noise between two readings. A thread that has ended in between counts for nothing."""
     return sum(max(0, wait - before.get(thread, 0)) for thread, wait in after.items()) / 1e9
@@ -112,16 +99,13 @@ def _watch(port: int, pid: int) -> None:
                 return
             print(json.dumps(asdict(silence)), flush=True)
             silence = Silence()
-        waits, faults, began = _waits(pid, os.getpid()), _major_faults(pid), time.monotonic()
+        waits, began = _waits(pid, os.getpid()), time.monotonic()
         failure = _probe(connection)
         wall = time.monotonic() - began
         silence.probes += 1
         silence.failures += [failure] if failure else []
         noise = _noise_seconds(waits, _waits(pid, os.getpid()))
-        silence.each_seconds.append(max(0.0, wall - noise))
-        if wall - noise > silence.seconds:
-            silence.seconds, silence.began_at = wall - noise, began
-            silence.major_faults = _major_faults(pid) - faults
+        silence.seconds = max(silence.seconds, wall - noise)
         silence.wall_seconds = max(silence.wall_seconds, wall)
 
 

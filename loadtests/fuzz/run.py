@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import time
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import httpx
 import trio
 
 from api.cli.event_lines import EventLines
-from loadtests.chaos.levels import of_process
 from loadtests.chaos.victim import Victim, victim
+from loadtests.client import default_client
 from loadtests.fuzz.bodies import Body, bodies
 from loadtests.fuzz.prober import Prober, Silence
+from loadtests.processes import resident_bytes
 
 MODEL = "penstock-embedded"
 _MOST_GROWTH = 1.5
@@ -25,17 +28,15 @@ _MOST_GROWTH = 1.5
 _NOTE_EVERY = 500
 _REQUEST_SECONDS = 600.0
 _CUT_SECONDS = 0.1
-_AROUND_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzPlan:
-    """Equal plans send the same bodies. After `seconds` nothing more is sent."""
+    """Equal plans send the same bodies."""
 
-    requests: int = 5000
+    requests: int = 10_000
     seed: int = 0
     in_flight: int = 32
-    seconds: float = 1800.0
     adapters: tuple[str, ...] = ()
     """LoRA adapters of the server, as name=folder."""
     most_silent_seconds: float = 0.05
@@ -48,39 +49,29 @@ class FuzzPlan:
 class Fuzzed:
     """The result of a run."""
 
-    seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    """5xx answers and streams that ended with an error, by code."""
+    wrong: Counter[str] = field(default_factory=Counter)
+    """5xx answers and streams that ended with an error, by code; requests without a whole answer, by what
+    happened to the connection."""
     cut: int = 0
     """Requests of which a part was sent."""
-    lost: Counter[str] = field(default_factory=Counter)
-    """Requests without a whole answer, by what happened to the connection."""
     deaths: float = 0.0
     silence: Silence = field(default_factory=Silence)
-    spans: list[tuple[float, float, int]] = field(default_factory=list)
-    """When each body was sent and when it was answered, by `time.monotonic`, and its number."""
     resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Resident bytes before and after, by process; empty if the system does not report it."""
-    first_error: dict[str, Body] = field(default_factory=dict)
-    """The first body with each of `errors` and `lost`."""
+    """Resident bytes before and after, by process."""
+    first: dict[str, Body] = field(default_factory=dict)
+    """The first body with each of `wrong`."""
 
-    def around_stall(self) -> list[int]:
-        """Return the numbers of the bodies that were sent or answered at the longest stall."""
-        first, last = self.silence.began_at - _AROUND_SECONDS, self.silence.began_at + self.silence.seconds
-        return [
-            number
-            for sent, answered, number in self.spans
-            if first <= sent <= last or first <= answered <= last
-        ]
+    def is_wrong(self, what: str, body: Body) -> None:
+        self.wrong[what] += 1
+        self.first.setdefault(what, body)
 
     def complaints(self, plan: FuzzPlan) -> Iterator[str]:
         if self.deaths:
             yield f"{self.deaths:g} engines died"
-        for code, times in self.errors.items():
-            yield f"{times} answers failed as {code}"
-        for what, times in self.lost.items():
-            yield f"{times} answers were lost: {what}"
+        for what, times in self.wrong.items():
+            body = self.first[what]
+            yield f"{times} answers failed as {what}; the first: POST {body.path} {json.dumps(body.body)}"
         if self.silence.seconds > plan.most_silent_seconds:
             yield f"the event loop stalled for {self.silence.seconds:.2f} s"
         if self.silence.failures:
@@ -95,63 +86,39 @@ class Fuzzed:
 async def run(plan: FuzzPlan, note: Callable[[str], None]) -> Fuzzed:
     """Run the plan. Raise LaunchError if the server does not start."""
     fuzzed = Fuzzed()
-    limits = httpx.Limits(max_connections=None)
-    async with (
-        victim([part for one in plan.adapters for part in ("--adapter", one)]) as server,
-        httpx.AsyncClient(timeout=_REQUEST_SECONDS, limits=limits, trust_env=False) as http,
-    ):
-        await _ready(http, server.url)
+    adapters = [part for one in plan.adapters for part in ("--adapter", one)]
+    async with victim(adapters, note) as server, default_client(_REQUEST_SECONDS)() as http:
         before, resident = await server.metrics(http), _resident(server)
         prober = Prober(urlsplit(server.url).port or 0, server.process.pid)
         try:
-            began = trio.current_time()
             await _send_all(plan, http, server.url, fuzzed, note)
-            fuzzed.seconds = trio.current_time() - began
             fuzzed.silence = await trio.to_thread.run_sync(prober.silence)
         finally:
             prober.close()
         await trio.sleep(plan.calm_seconds)
-        after = await server.metrics(http)
         name = "penstock_engine_deaths_total"
-        fuzzed.deaths = after[name] - before[name]
-        fuzzed.resident_bytes = {
-            process: (resident[process], now)
-            for process, now in _resident(server).items()
-            if process in resident
-        }
+        fuzzed.deaths = (await server.metrics(http))[name] - before[name]
+        now = _resident(server)
+        fuzzed.resident_bytes = {one: (resident[one], now[one]) for one in resident.keys() & now.keys()}
     return fuzzed
 
 
-async def _ready(http: httpx.AsyncClient, url: str) -> None:
-    while (await http.get(f"{url}/ready")).status_code != 200:  # noqa: ASYNC110 (another process)
-        await trio.sleep(0.1)
-
-
 def _resident(server: Victim) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, pid in (("server", server.process.pid), ("engine", server.engine_pid())):
-        if pid is not None:
-            with suppress(OSError):
-                found[name] = of_process(pid)["resident bytes"]
-    return found
+    engine = server.engine_pids()[0]
+    return {"server": resident_bytes(server.process.pid), "engine": resident_bytes(engine)}
 
 
 async def _send_all(
     plan: FuzzPlan, http: httpx.AsyncClient, url: str, fuzzed: Fuzzed, note: Callable[[str], None]
 ) -> None:
     names = [one.partition("=")[0] for one in plan.adapters]
-    to_send = enumerate(bodies(plan.requests, plan.seed, MODEL, names))
-    give_up_at = trio.current_time() + plan.seconds
+    to_send = enumerate(bodies(plan.requests, plan.seed, MODEL, names), 1)
 
     async def client() -> None:
         for number, body in to_send:
-            if trio.current_time() > give_up_at:
-                return
-            sent_at = time.monotonic()
             await _send(http, url, body, fuzzed)
-            fuzzed.spans.append((sent_at, time.monotonic(), number))
-            if number % _NOTE_EVERY == _NOTE_EVERY - 1:
-                note(f"{number + 1} sent: {dict(fuzzed.statuses)}, errors {dict(fuzzed.errors)}")
+            if number % _NOTE_EVERY == 0:
+                note(f"{number} sent: {dict(fuzzed.statuses)}, wrong {dict(fuzzed.wrong)}")
 
     async with trio.open_nursery() as nursery:
         for _ in range(plan.in_flight):
@@ -168,14 +135,11 @@ async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -
     try:
         response = await http.post(url + body.path, json=body.body)
     except httpx.HTTPError as error:
-        what = type(error).__name__
-        fuzzed.lost[what] += 1
-        fuzzed.first_error.setdefault(what, body)
+        fuzzed.is_wrong(type(error).__name__, body)
         return
     fuzzed.statuses[response.status_code] += 1
     if (code := _error_code(response)) is not None:
-        fuzzed.errors[code] += 1
-        fuzzed.first_error.setdefault(code, body)
+        fuzzed.is_wrong(code, body)
 
 
 async def _send_part(url: str, body: Body) -> None:
@@ -201,9 +165,26 @@ def _error_code(response: httpx.Response) -> str | None:
 def _code(content: bytes) -> str | None:
     """Return the error's code, or its type in Anthropic's dialect."""
     try:
-        parsed = json.loads(content)
+        parsed: Any = json.loads(content)
     except ValueError:
         return None
     response = parsed.get("response")
     error = parsed.get("error") or (response.get("error") if isinstance(response, dict) else None)
     return None if not isinstance(error, dict) else str(error.get("code") or error.get("type"))
+
+
+@click.command()
+@click.option("--requests", default=10_000, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Random seed of the bodies.")
+@click.option("--adapter", "adapters", multiple=True, help="LoRA adapter as name=folder; several times.")
+def fuzz(requests: int, seed: int, adapters: tuple[str, ...]) -> None:
+    """Send bodies with boundary values in every number, many at once: no engine may die, no answer may
+    fail."""
+    plan = FuzzPlan(requests, seed, adapters=adapters)
+    found = trio.run(run, plan, lambda text: click.echo(text, err=True))
+    complaints = list(found.complaints(plan))
+    click.echo("\n".join(complaints) or "no engine died, no answer failed, and the event loop never stalled")
+    click.echo(f"statuses {dict(found.statuses)}, cut {found.cut}, resident bytes {found.resident_bytes}")
+    seconds, with_noise = found.silence.seconds, found.silence.wall_seconds
+    click.echo(f"longest stall {seconds:.3f} s ({with_noise:.3f} with the machine's noise)")
+    sys.exit(1 if complaints else 0)

@@ -17,8 +17,7 @@ from mlx_lm.generate import BatchGenerator, GenerationBatch
 from mlx_lm.utils import load_model
 
 from loadtests.step.graph import count_graphs
-from loadtests.step.record import Run
-from loadtests.step.steps import Steps
+from loadtests.step.steps import Run, Steps
 
 
 def main() -> None:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loadtests.step.parts import around
-from loadtests.step.record import Report, Run
-from loadtests.step.steps import Steps
+from loadtests.step.steps import Report, Steps, around
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import EngineLoop
 from scheduler.shared.messages import StepOutput
 
-if TYPE_CHECKING:
-    from scheduler.engine.mlx.batch import Sampled
-
 
 class EngineProfile:
-    """A run begins with the first command after a rest, and is written when the loop rests again."""
+    """A run begins with the first command after a rest, and is sent when the loop rests again."""
 
     def __init__(self) -> None:
         self._report = Report("engine")
-        self._read_at = 0.0
-        self._fresh: dict[int, int] = {}
-        """The tokens since the last frame: request id, and which of its answer."""
         self._steps = Steps()
         self._running = False
         # The classes of the model's engine are imported with its libraries, after the process has chosen how
@@ -35,7 +25,6 @@ class EngineProfile:
         from loadtests.step.graph import count_graphs
         from scheduler.engine.mlx.backend import MlxBackend
         from scheduler.engine.mlx.batch import DecodeBatch
-        from scheduler.engine.mlx.sampling.chooser import Chosen
         from scheduler.engine.mlx.single_rows import SingleRows
 
         self._steps.model = type(backend._model).__call__.__code__
@@ -57,8 +46,6 @@ class EngineProfile:
             self._steps.parts.measure(owner, name, part)
         # A step begins here, because the loop reads its commands first.
         around(Inbox, "drain_nowait", before=self._next_step)
-        around(Chosen, "verify", before=self._token_read)
-        around(MlxBackend, "_outcome", before=lambda _, sampled: self._sampled(sampled))
         around(Inbox, "send", after=lambda _, __, message: self._sent(message))
         around(EngineLoop, "iterate", after=lambda _, loop, *args: self._rested(loop))
 
@@ -69,32 +56,20 @@ class EngineProfile:
             self._running = True
             self._steps.begin(self._report.is_counting())
 
-    def _token_read(self, *_: Any) -> None:
-        self._read_at = time.monotonic()
-
-    def _sampled(self, sampled: Sequence[Sampled]) -> None:
-        at, self._read_at = self._read_at or time.monotonic(), 0.0
-        sequences = (one.row.sequence for one in sampled)
-        self._fresh = {sequence.request_id: sequence.generated_tokens for sequence in sequences}
-        self._stamp("sampled", at)
-
-    def _stamp(self, what: str, at: float) -> None:
-        self._steps.run.stamps[what] += [(*token, at) for token in self._fresh.items()]
-
     def _sent(self, message: Any) -> None:
         if not isinstance(message, StepOutput):
             return
-        self._stamp("sent", time.monotonic())
-        self._steps.rows = 0 if message.prefills or message.retired else len(self._fresh)
-        self._fresh = {}
+        rows = {token.request_id for token in message.tokens}
+        self._steps.rows = 0 if message.prefills or message.retired else len(rows)
         self._steps.run.ended += len(message.retired)
         if not self._running and self._steps.run.steps:
             self._report.send(self._steps.run)
-            self._steps.run = Run()
+            self._steps.begin(False)
+            self._steps.rest()
 
     def _rested(self, loop: EngineLoop) -> None:
         """End the run with the turn in which its last request ended. That turn's frame is sent after it, and
-        then the run is written."""
+        then the run is sent."""
         if self._running and loop.idle:
             self._running = False
             self._steps.rest()

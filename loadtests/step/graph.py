@@ -9,8 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from loadtests.step.parts import around
-from loadtests.step.steps import Steps
+from loadtests.step.steps import Steps, around
 
 
 def operations(arrays: Any) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler.answer import harmony, mlx_lm_parts
+from scheduler.answer import harmony
 from scheduler.answer.notations.catalog import (
     GENERIC,
     GENERIC_CALL,
@@ -16,14 +16,13 @@ from scheduler.answer.notations.catalog import (
     MISTRAL,
     MISTRAL_LIST,
     NOTATIONS,
-    described,
     sign_of,
+    tool_syntax,
 )
 from scheduler.answer.notations.description import Elements, Layout, Notation, Unheld
-from scheduler.answer.sections import SectionKind, Sections
 from scheduler.errors import OptionError
 
-__all__ = ["GENERIC", "GENERIC_CALL", "GENERIC_RESULT", "AnswerFormat", "Layout", "answer_format"]
+__all__ = ["GENERIC", "GENERIC_CALL", "GENERIC_RESULT", "Layout", "answer_format", "tool_syntax"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,7 @@ class AnswerFormat:
 
     @property
     def notation(self) -> Notation | None:
-        """Return the notation of its calls; None if it has none."""
         return HARMONY if self.layout is Layout.HARMONY else self.tools
-
-    @property
-    def has_tool_calls(self) -> bool:
-        return self.notation is not None
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
@@ -72,7 +66,6 @@ class AnswerFormat:
 
     @property
     def call_notation(self) -> str:
-        """Return the name for metrics."""
         return "none" if self.notation is None else self.notation.name
 
     @property
@@ -86,9 +79,6 @@ class AnswerFormat:
         known = (name for name, syntax in REASONING_SYNTAXES.items() if syntax == self.reasoning)
         return next(known, self.reasoning.start)
 
-    def without_tools(self) -> AnswerFormat:
-        return replace(self, tools=None)
-
     def spelled(self, *, tools: bool) -> frozenset[str]:
         """Return the control tokens that must appear in the text so that the marks are found. Others are
         dropped."""
@@ -101,17 +91,15 @@ class AnswerFormat:
             tokens += [token for one in (self.tools, *self.tools.also) for token in one.control]
         return frozenset(tokens)
 
-    def splitter(self, *, tools: bool, in_reasoning: bool) -> Sections:
-        """Return where an answer begins. `tools`: whether any were offered. `in_reasoning`: the prompt opened
-        it."""
-        opens = self.reasoning is not None and (in_reasoning or self.reasoning.opens)
-        if self.layout is not Layout.MARKS:
-            return Sections(SectionKind.HIDDEN, tools)
-        return Sections(SectionKind.REASONING if opens else SectionKind.TEXT, tools)
-
 
 PLAIN = AnswerFormat()
+MODEL_DEFAULTS: dict[str, dict[str, str]] = {
+    "muse_spark": {"chat_template_type": "muse_spark", "tool_parser_type": "muse_spark"}
+}
+"""Tokenizer defaults of mlx-lm's model classes (`models/*.py`, which need MLX), by model_type."""
 
+_HARMONY = {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"}
+_XTML = {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
 
@@ -142,33 +130,30 @@ _AROUND_TEXT = (
 """What families write around an answer's text."""
 
 
-def tool_parsers() -> tuple[str, ...]:
-    """Return values of `--tool-parser`."""
-    return ("auto", "none", "harmony", *NOTATIONS)
-
-
-def tool_syntax(name: str) -> Notation:
-    return described(name)
+TOOL_PARSERS = ("auto", "none", "harmony", *NOTATIONS)
+"""Values of `--tool-parser`."""
 
 
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
-    _check("tool-parser", tool_parser, tool_parsers())
-    _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
+    for option, name, known in (
+        ("tool-parser", tool_parser, TOOL_PARSERS),
+        ("reasoning-parser", reasoning_parser, REASONING_PARSERS),
+    ):
+        if name not in known:
+            raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
     vocabulary = tokenizer.get_vocab()
     if "harmony" in (tool_parser, reasoning_parser) or (
-        (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(vocabulary)
+        (tool_parser, reasoning_parser) == ("auto", "auto") and vocabulary.keys() >= _HARMONY
     ):
         return AnswerFormat(layout=Layout.HARMONY)
     program = template_type(tokenizer, model_type)
     template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-    is_muse = program == "muse_spark"
     return AnswerFormat(
         reasoning=_reasoning(template, vocabulary, reasoning_parser),
         tools=_tools(tokenizer, model_type, tool_parser, program, template),
-        layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
+        layout=Layout.MUSE_SPARK if program == "muse_spark" else Layout.MARKS,
         hidden_marks=_around_text(template, vocabulary),
     )
 
@@ -189,27 +174,13 @@ def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notatio
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
-    """Return the name of mlx-lm's template program, if the model's folder asks for one."""
-    defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+    defaults = MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)
 
 
-def _check(option: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
-
-
-def _writes_harmony(vocabulary: Mapping[str, int]) -> bool:
-    return all(token in vocabulary for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"))
-
-
-def _has_xtml(vocabulary: Mapping[str, int]) -> bool:
-    return all(token in vocabulary for token in ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"))
-
-
 def _around_text(template: str, vocabulary: Mapping[str, int]) -> tuple[str, ...]:
-    xtml = _has_xtml(vocabulary)
+    xtml = vocabulary.keys() >= _XTML
     # Granite 3.3; others write tools' results in such tags.
     tagged = ("<response>", "</response>") if "<response></response>" in template else ()
     return tagged + tuple(
@@ -228,13 +199,11 @@ def _reasoning(template: str, vocabulary: Mapping[str, int], name: str) -> Reaso
         return None
     if name != "auto":
         return REASONING_SYNTAXES[name]
-    if _has_xtml(vocabulary):
+    if vocabulary.keys() >= _XTML:
         return REASONING_SYNTAXES["kimi_k3"]
-    known = [one for one in REASONING_SYNTAXES.values() if not one.opens]
     for has in (template.__contains__, vocabulary.__contains__):
-        for one in known:
-            first = one.start.removesuffix("thought")
-            if has(one.end) and has(first):
+        for one in REASONING_SYNTAXES.values():
+            if not one.opens and has(one.end) and has(one.start.removesuffix("thought")):
                 return one
     filled = template.replace("{}", ":opensource")
     if (found := _TAGS.search(filled)) is not None:
@@ -244,16 +213,15 @@ def _reasoning(template: str, vocabulary: Mapping[str, int], name: str) -> Reaso
 
 def _tools(tokenizer: Any, model_type: str, name: str, program: str | None, template: str) -> Notation | None:
     if name == "auto":
-        defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+        defaults = MODEL_DEFAULTS.get(model_type, {})
         given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
         found = "dsml" if program == "deepseek_v32" else sign_of(template)
-        name = given or found or _by_vocabulary(tokenizer.get_vocab()) or "none"
-        if name not in tool_parsers():
+        vocabulary = tokenizer.get_vocab()
+        if vocabulary.keys() >= _XTML:
+            found = found or "kimi_k3"
+        elif {"<|tool_call_start|>", "<|tool_call_end|>"} <= vocabulary.keys():
+            found = found or "pythonic"
+        name = given or found or "none"
+        if name not in TOOL_PARSERS:
             raise OptionError(f"--tool-parser: the model asks for {name!r}, which is not known")
-    return None if name == "none" else described(name)
-
-
-def _by_vocabulary(vocabulary: Mapping[str, int]) -> str | None:
-    if _has_xtml(vocabulary):
-        return "kimi_k3"
-    return "pythonic" if "<|tool_call_start|>" in vocabulary and "<|tool_call_end|>" in vocabulary else None
+    return None if name == "none" else tool_syntax(name)

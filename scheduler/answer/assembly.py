@@ -8,79 +8,119 @@ arrives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.answer.harmony import BOUNDS, ENDS, MESSAGE, Header
-from scheduler.answer.sections import SectionKind, Sections, SectionText
-from scheduler.answer.text_stream import HEAVY, Heavy, Reading, TextEnded, TextStream, is_control
+from scheduler.answer.text_stream import Heavy, Reading, TextEnded, TextStream, is_control
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import CallReader
 from scheduler.answer.tool_calls.written_call import AnswerCalls
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
-__all__ = ["HEAVY", "Assembly", "Heavy"]
-
 _BARE = ("{", "[")
 
 
-class Assembly:
-    """Makes the events of one answer."""
+class SectionKind(Enum):
+    TEXT = auto()
+    REASONING = auto()
+    HIDDEN = auto()
+    """Headers that are not part of the answer."""
 
+
+class SectionText:
+    """The text of the sections of one kind. White space next to a mark is part of the format and is
+    dropped, unless text follows on both sides of the mark: then one of the two stays between them."""
+
+    def __init__(self, separator: str) -> None:
+        """`separator` stands between two texts that have no white space between them."""
+        self._separator = separator
+        self._begun = False
+        self._at_mark = False
+        self._space: list[str] = []
+        """White space behind the newest text, or behind the mark. A list: joining it with each token would be
+        quadratic."""
+        self._gap = ""
+        """What stays between the text before the mark and the one behind it."""
+
+    def add(self, text: str) -> tuple[str, str]:
+        """Return what stands between two sections, if a text begins here, and what is certain of the text."""
+        kept = text.rstrip()
+        if not kept:
+            self._space.append(text)
+            return "", ""
+        whole, gap = "".join(self._space) + kept, ""
+        if self._at_mark:
+            inner = whole.lstrip()
+            if not self._begun:
+                whole = inner
+            elif len(inner) == len(whole):
+                gap = self._gap
+        self._space = [text[len(kept) :]] if len(kept) < len(text) else []
+        self._begun, self._at_mark = True, False
+        return gap, whole
+
+    def mark(self) -> None:
+        if not self._at_mark:
+            self._gap = "".join(self._space) or self._separator
+        self._at_mark, self._space = True, []
+
+    @property
+    def at_mark(self) -> bool:
+        """Return whether there is no text since the last mark or the beginning."""
+        return self._at_mark or not self._begun
+
+    def unmarked(self) -> None:
+        """Take note that what seemed to be marks is part of the text."""
+        self._begun, self._at_mark, self._space = True, False, []
+
+    def trailing(self) -> str:
+        """Return the white space behind the newest text."""
+        return "" if self._at_mark else "".join(self._space)
+
+    def rest(self) -> str:
+        """Return the same at the end of the answer, where it is part of the text."""
+        space, self._space = self.trailing(), []
+        return space
+
+
+class Assembly:
     def __init__(
         self,
         answer_format: AnswerFormat,
-        sections: Sections,
         tools: OfferedTools,
         call_id: Callable[[int], str],
         *,
+        in_reasoning: bool,
         parallel_calls: bool,
         spans: TokenSpans | None = None,
     ) -> None:
-        """`spans` is given only if pieces of text carry their tokens' log-probabilities."""
-        self._format = answer_format
-        self._section = sections.initial
-        self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
+        """`in_reasoning`: the prompt opened it. `spans` is given only if text carries log-probabilities."""
+        self.format = answer_format
+        self.calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
         self._stream = TextStream()
         self._spans = spans
         is_marked = answer_format.layout is Layout.MARKS
+        opens = answer_format.reasoning is not None and (in_reasoning or answer_format.reasoning.opens)
+        kind = SectionKind.REASONING if opens else SectionKind.TEXT
+        self.section = kind if is_marked else SectionKind.HIDDEN
         separator = "" if is_marked else "\n"
         self._texts = {kind: SectionText(separator) for kind in (SectionKind.TEXT, SectionKind.REASONING)}
-        if self._section is not SectionKind.TEXT:
-            self._enter(self._section)
-        notation = answer_format.notation if sections.calls else None
-        self._block = None if notation is None else CallReader(notation, self._calls, self._stream)
+        if self.section is not SectionKind.TEXT:
+            self._enter(self.section)
+        notation = answer_format.notation if tools else None
+        self._block = None if notation is None else CallReader(notation, self.calls, self._stream)
         self._result_mark = notation.result_mark if notation is not None else ""
         self._bare = _BARE if notation is not None and notation.bare else ()
         self._ended = self._cut = False
         self._pieces = self._answer(self._marked if is_marked else self._message)
 
     @property
-    def call_notation(self) -> str:
-        return self._format.call_notation
-
-    @property
-    def in_reasoning(self) -> bool:
-        return self._section is SectionKind.REASONING
-
-    @property
-    def in_text(self) -> bool:
-        return self._section is SectionKind.TEXT
-
-    @property
-    def ended_calls(self) -> int:
-        """Return how many calls were started and are over, malformed ones among them."""
-        return self._calls.ended
-
-    @property
-    def malformed_calls(self) -> int:
-        return self._calls.malformed
-
-    @property
     def complete(self) -> bool:
         """Return whether the answer is complete, although the model may generate more: only one call was
         allowed, or it began to write a tool's result itself."""
-        return self._ended or self._calls.enough
+        return self._ended or self.calls.enough
 
     def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         self._stream.add(text)
@@ -93,7 +133,7 @@ class Assembly:
         if self._block is not None:
             self._block.cut = self._cut
         yield from self._available()
-        if self._section is SectionKind.TEXT and (rest := self._texts[SectionKind.TEXT].rest()):
+        if self.section is SectionKind.TEXT and (rest := self._texts[SectionKind.TEXT].rest()):
             yield self._text(rest)
 
     def _available(self) -> Iterator[AnswerPiece | Heavy]:
@@ -109,16 +149,16 @@ class Assembly:
             pass
 
     def _enter(self, section: SectionKind) -> None:
-        self._section = section
+        self.section = section
         for shown in self._texts.values():
             shown.mark()
 
     def _say(self, text: str) -> Iterator[AnswerPiece]:
         """Yield text of the section, up to the white space at its end."""
-        if self._section is SectionKind.HIDDEN:
+        if self.section is SectionKind.HIDDEN:
             return
-        gap, certain = self._texts[self._section].add(text)
-        if self._section is SectionKind.REASONING:
+        gap, certain = self._texts[self.section].add(text)
+        if self.section is SectionKind.REASONING:
             if gap + certain:
                 yield ReasoningDelta(gap + certain)
             return
@@ -151,9 +191,9 @@ class Assembly:
 
     def _marked(self) -> Reading[None]:
         """Read a section of an answer in which marks alone decide, up to the next one."""
-        reasoning, block, stream = self._format.reasoning, self._block, self._stream
-        in_text = self._section is SectionKind.TEXT
-        hidden = self._format.hidden_marks
+        reasoning, block, stream = self.format.reasoning, self._block, self._stream
+        in_text = self.section is SectionKind.TEXT
+        hidden = self.format.hidden_marks
         firsts, marks = list[str](), [*hidden]
         if reasoning is not None:
             anywhere = reasoning.anywhere or not in_text
@@ -169,22 +209,20 @@ class Assembly:
             stream.keep()
             if block is not None and (mark in calls or (mark in self._bare and in_text)):
                 firsts = []
-                if in_text and mark in block.sure and not self._bare:
-                    yield from self._calls_of(block)
-                    unclosed = block.closers
-                elif not (yield from self._begins_call(block)):
+                is_sure = in_text and mark in block.sure and not self._bare
+                if not is_sure and not (yield from self._begins_call(block)):
                     yield from self._say(stream.read(1))
                 elif in_text:
                     yield from self._calls_of(block)
                     unclosed = block.closers
                 else:
                     yield from self._considered(block, (*hidden, reasoning.end if reasoning else ""))
-                    if self._section is SectionKind.TEXT:
+                    if self.section is SectionKind.TEXT:
                         return
                 continue
             stream.release()
             stream.read(len(mark))
-            self._texts[self._section].mark()
+            self._texts[self.section].mark()
             if mark == self._result_mark:
                 self._ended = True
                 return
@@ -203,15 +241,15 @@ class Assembly:
         return begins
 
     def _calls_of(self, block: CallReader) -> Reading[None]:
-        shown, malformed = self._texts[self._section], self._calls.malformed
+        shown, malformed = self._texts[self.section], self.calls.malformed
         space, alone = shown.trailing(), shown.at_mark
         shown.mark()
         yield from block.read(space, alone=alone)
         self._stream.release()
-        if self._calls.enough:
+        if self.calls.enough:
             # The answer is complete.
             yield None
-        if self._calls.malformed > malformed:
+        if self.calls.malformed > malformed:
             shown.unmarked()
 
     def _considered(self, block: CallReader, ends: Sequence[str]) -> Reading[None]:
@@ -247,7 +285,7 @@ class Assembly:
                 yield None
         calls = block is not None and header.recipient is not None
         if not (calls and mark == MESSAGE):
-            self._section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
+            self.section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
         if mark == MESSAGE:
             stream.read(len(mark))
         elif not self._cut or header.is_none:
@@ -260,7 +298,7 @@ class Assembly:
 
     def _addressed(self, block: CallReader, recipient: str) -> Reading[None]:
         """Read a message for a tool, up to its end."""
-        if self._format.layout is Layout.HARMONY:
+        if self.format.layout is Layout.HARMONY:
             return (yield from block.arguments_of(recipient))
         while True:
             _, mark = self._stream.before((*block.openers, *ENDS))

@@ -13,6 +13,7 @@ first use and needs token ids of that vocabulary, while a model folder has its o
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 MESSAGE = "<|message|>"
 START = "<|start|>"
@@ -30,11 +31,11 @@ _NO_TOOLS = frozenset(("assistant", "user", "all", "commentary", "final", "self"
 _THOUGHTS = ("analysis", "self")
 
 
+@dataclass(slots=True)
 class Header:
     """The text between a message's start and its `<|message|>`."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    text: str = ""
 
     @property
     def recipient(self) -> str | None:

@@ -1,18 +1,18 @@
 """One answer from token ids to events: detokenizer, stop strings, sections.
 
 It runs where the engine's output is routed, not where the client reads: a stop string must end the row in the
-engine immediately, even if the client reads slowly. No stage waits, and the answer does not depend on how
-many tokens are fed at a time.
+engine immediately, even if the client reads slowly. No stage waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import HEAVY, Assembly, Heavy
+from scheduler.answer.assembly import Assembly, SectionKind
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
+from scheduler.answer.text_stream import Heavy
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
@@ -46,15 +46,13 @@ class AnswerPipeline:
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
         self._marks = wanted.marks
-        self._stops_in_text_alone = assembly is not None and wanted.longest > 0
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
         """Whether the latest token may complete a stop string."""
         self._spans = spans
         self.prompt = prompt
-        """Collects the prompt's log-probabilities. None if they are not requested, or if another choice has
-        them."""
+        """The prompt's log-probabilities, where they are requested and no other choice has them."""
         self._read = 0
         """Characters passed on; counted only without an assembly, which has a count of its own."""
         self._thinking = thinking
@@ -72,77 +70,42 @@ class AnswerPipeline:
 
     @property
     def malformed_calls(self) -> int:
-        """Return how many tool calls the model wrote that cannot be parsed."""
-        return 0 if self._assembly is None else self._assembly.malformed_calls
+        return 0 if self._assembly is None else self._assembly.calls.malformed
 
     @property
     def call_notation(self) -> str:
         """Return the syntax of its tool calls, or an empty string if it can have none."""
-        return "" if self._assembly is None else self._assembly.call_notation
+        return "" if self._assembly is None else self._assembly.format.call_notation
 
     @property
     def stop_string(self) -> str | None:
-        """Return the stop string that ended the answer, or None."""
         return self._stop_strings.matched
 
-    def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """Do the same as `read`, and leave out HEAVY: for a caller without a worker thread."""
-        return (piece for piece in self.read(token_ids, logprobs) if piece is not HEAVY)
-
-    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """Do the same as `end`, and leave out HEAVY."""
-        return (piece for piece in self.end(reason) if piece is not HEAVY)
-
-    def read(
-        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
-    ) -> Iterator[AnswerPiece | Heavy]:
-        """Yield the pieces that these tokens complete, and HEAVY before work that belongs in a worker thread.
-        With `spans`, `logprobs` has one entry per token. Exhaust the iterator before the next call."""
+    def read(self, token_id: int, logprobs: LogprobsOut | None = None) -> Iterator[AnswerPiece | Heavy]:
+        """Yield the pieces that the next token completes, and HEAVY before work for a thread. `logprobs`
+        is given with `spans`. Exhaust the iterator before the next call."""
+        opens, text = not self._detokenizer.begun, self._detokenizer.feed(token_id)
         if self._spans is not None:
-            for token_id, entry in zip(token_ids, logprobs, strict=True):
-                if self.stopped:
-                    return
-                opens = not self._detokenizer.begun
-                text = self._detokenizer.feed((token_id,))
-                self._spans.add(token_id, entry, len(text), opens=opens)
-                yield from self._next((token_id,), text + self._marks.get(token_id, ""))
-        elif (early := self._unstoppable_tokens) and early < len(token_ids):
-            yield from self.read(token_ids[:early])
-            yield from self.read(token_ids[early:])
-        elif len(token_ids) > 1 and self._stops_in_text_alone:
-            for token_id in token_ids:
-                if self.stopped:
-                    return
-                yield from self._next((token_id,), self._text((token_id,)))
-        else:
-            yield from self._next(token_ids, self._text(token_ids))
+            assert logprobs is not None, "a token without its log-probability"
+            self._spans.add(token_id, logprobs, len(text), opens=opens)
+        if self._thinking is not None:
+            self._thinking.accept(token_id)
+        elif self._in_reasoning:
+            self._section_tokens += 1
+        self._may_end = self._unstoppable_tokens == 0 and not self._in_reasoning
+        self._unstoppable_tokens = max(0, self._unstoppable_tokens - 1)
+        # For a token without a text that a stop string names.
+        text += self._marks.get(token_id, "")
+        if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
+            yield from self._pieces(certain)
 
     def read_end(self, token_id: int) -> Iterator[AnswerPiece | Heavy]:
         """Yield the pieces that the token completes with which the engine ended the answer. It is no text,
         but a stop string may name it."""
         mark = self._marks.get(token_id)
-        if mark is not None and not self.stopped:
-            certain = self._stop_strings.feed(mark, may_end=not self._in_reasoning)
-            if certain:
-                yield from self._pieces(certain)
-
-    def _text(self, token_ids: Sequence[int]) -> str:
-        """Return the text that these tokens complete, with a mark for each that a stop string names and that
-        gives no text."""
-        if not self._marks:
-            return self._detokenizer.feed(token_ids)
-        feed, marks = self._detokenizer.feed, self._marks
-        return "".join([feed((token_id,)) + marks.get(token_id, "") for token_id in token_ids])
-
-    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece | Heavy]:
-        if self._thinking is not None:
-            for token_id in token_ids:
-                self._thinking.accept(token_id)
-        elif self._in_reasoning:
-            self._section_tokens += len(token_ids)
-        self._may_end = self._unstoppable_tokens == 0 and not self._in_reasoning
-        self._unstoppable_tokens = max(0, self._unstoppable_tokens - len(token_ids))
-        if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
+        if mark is None or self.stopped:
+            return
+        if certain := self._stop_strings.feed(mark, may_end=not self._in_reasoning):
             yield from self._pieces(certain)
 
     def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
@@ -158,7 +121,7 @@ class AnswerPipeline:
                 yield from self._pieces(text)
         if self._assembly is not None and not self._assembly.complete:
             yield from self._assembly.finish(reason, cut_by_client=self.stop_string is not None)
-        in_text = not self.stopped and (self._assembly is None or self._assembly.in_text)
+        in_text = not self.stopped and (self._assembly is None or self._assembly.section is SectionKind.TEXT)
         if in_text and self._spans is not None and (last := self._spans.take_waiting()):
             yield TextDelta("", last)
 
@@ -167,18 +130,17 @@ class AnswerPipeline:
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Return why the answer ended; call it after `finish` or `end`. `by_engine` says only why the row
-        ended."""
+        """Return why the answer ended; call it after `end`. `by_engine`: why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
-        if self._assembly is None or not self._assembly.ended_calls:
+        if self._assembly is None or not self._assembly.calls.ended:
             return by_engine
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine
 
     @property
     def _in_reasoning(self) -> bool:
-        return self._assembly is not None and self._assembly.in_reasoning
+        return self._assembly is not None and self._assembly.section is SectionKind.REASONING
 
     def _pieces(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._assembly is not None:

@@ -54,7 +54,6 @@ class PromptLogprobs:
             self._entries.clear()
 
     def spelled(self) -> Iterator[PromptToken]:
-        """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
         for place, (token, entry) in enumerate(zip_longest(self._prompt, (None, *self._entries))):
             spelling = self._opening_bytes if place == self._added_tokens else self._token_bytes

@@ -11,15 +11,21 @@ coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...), and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from operator import ge, gt, le, lt
 from typing import Any
 
 Schema = Mapping[str, Any]
+JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 
 ANSWER_STEPS = 5_000
 """The budget for all arguments of one answer: 5 to 30 ms. A call with a thousand values takes about three
 thousand."""
+TOOL_STEPS = 2_000
+"""The budget for the types of one tool's parameters: past it, one may be anything."""
 _DEEPEST = 64
+_DEEPEST_TYPE = 16
 _LONGEST_POINTER = 1_000
 _LONGEST_CHAIN = 8
 
@@ -35,34 +41,53 @@ class StepBudget:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Spend steps. Raise StepsExhausted when none are left, and on every later call."""
         self.left -= steps
         if self.left < 0:
             raise StepsExhausted
 
 
 class SchemaCheck:
-    """Checks values against `root` and its subschemas."""
-
     def __init__(self, root: Schema, budget: StepBudget) -> None:
         self._root = root
-        self._budget = budget
+        self.budget = budget
 
     def accepts(self, value: Any, schema: Any, depth: int = _DEEPEST) -> bool:
         """Return False only if `value` is invalid. Raise StepsExhausted."""
-        self._budget.spend()
+        self.budget.spend()
         if schema is False:
             return False
         if depth == 0 or not isinstance(schema, Mapping):
             return True
-        if "$ref" in schema and not self.accepts(value, self._at(schema["$ref"]), depth - 1):
-            return False
+        types, listed = self.types(schema), self.listed(schema)
         return (
-            self._is_one_of(value, schema)
+            (not types or is_of(value, types))
+            and (listed is None or any(_may_equal(value, one) for one in listed))
             and _is_within_bounds(value, schema)
-            and self._fits_branches(value, schema, depth)
-            and self._fits_inside(value, schema, depth)
+            and all(any(self.accepts(value, one, depth - 1) for one in some) for some in self._parts(schema))
+            and all(self.accepts(item, one, depth - 1) for item, one in self._inside(value, schema))
         )
+
+    def may_be(self, schema: Any, depth: int = _DEEPEST_TYPE) -> frozenset[str]:
+        """Return the JSON types that `schema` may allow. Raise StepsExhausted."""
+        self.budget.spend()
+        if schema is False:
+            return frozenset()
+        if depth == 0 or not isinstance(schema, Mapping):
+            return JSON_TYPES
+        found = JSON_TYPES
+        if declared := frozenset(self.types(schema)):
+            declared |= {"integer"} if "number" in declared else set()
+            found &= declared if declared <= JSON_TYPES else JSON_TYPES
+        elif "properties" in schema:
+            # The keyword constrains objects only, but its author means that the value is one.
+            found &= {"object"}
+        elif "items" in schema:
+            found &= {"array"}
+        if (listed := self.listed(schema)) is not None:
+            found &= {kind for kind in found if any(map(_IS_TYPE[kind], listed))}
+        for some in self._parts(schema):
+            found &= frozenset().union(*(self.may_be(one, depth - 1) for one in some))
+        return found
 
     def resolve(self, schema: Any) -> Schema | None:
         """Return the schema, or the target of its local `$ref`; None if that is not a schema."""
@@ -76,12 +101,10 @@ class SchemaCheck:
 
     def types(self, schema: Schema) -> tuple[str, ...]:
         """Return the types that `schema` allows; an empty tuple allows any."""
-        kinds = schema.get("type")
-        if isinstance(kinds, str):
-            return (kinds,)
-        if not isinstance(kinds, list):
-            return ()
-        self._budget.spend(len(kinds))
+        if isinstance(kind := schema.get("type"), str):
+            return (kind,)
+        kinds = _list(schema, "type")
+        self.budget.spend(len(kinds))
         return tuple([kind for kind in kinds if isinstance(kind, str)])
 
     def _at(self, pointer: Any) -> Any:
@@ -89,7 +112,7 @@ class SchemaCheck:
             return None
         place: Any = self._root
         parts = pointer.removeprefix("#").split("/")[1:]
-        self._budget.spend(1 + len(parts))
+        self.budget.spend(1 + len(parts))
         for part in parts:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(place, list) and name.isascii() and name.isdecimal():
@@ -98,62 +121,58 @@ class SchemaCheck:
                 place = place.get(name) if isinstance(place, Mapping) else None
         return place
 
-    def _is_one_of(self, value: Any, schema: Schema) -> bool:
-        types = self.types(schema)
-        if types and not is_of(value, types):
-            return False
-        if "const" in schema and not _may_equal(value, schema["const"]):
-            return False
-        choices = schema.get("enum")
-        if not isinstance(choices, list):
-            return True
-        self._budget.spend(len(choices))
-        return any(_may_equal(value, choice) for choice in choices)
+    def listed(self, schema: Schema) -> Sequence[Any] | None:
+        """Return the values that `schema` lists, if it does."""
+        if "const" in schema:
+            return [schema["const"]]
+        if not isinstance(choices := schema.get("enum"), list):
+            return None
+        self.budget.spend(len(choices))
+        return choices
 
-    def _fits_branches(self, value: Any, schema: Schema, depth: int) -> bool:
-        every = schema.get("allOf")
-        if isinstance(every, list) and not all(self.accepts(value, each, depth - 1) for each in every):
-            return False
-        for name in ("anyOf", "oneOf"):
-            some = schema.get(name)
-            if (
-                isinstance(some, list)
-                and some
-                and not any(self.accepts(value, one, depth - 1) for one in some)
-            ):
-                return False
-        return True
+    def _parts(self, schema: Schema) -> Iterator[list[Any]]:
+        """Yield lists of schemas, of each of which one must hold."""
+        if "$ref" in schema:
+            yield [self._at(schema["$ref"])]
+        for keyword in ("anyOf", "oneOf"):
+            if some := _list(schema, keyword):
+                yield some
+        for one in _list(schema, "allOf"):
+            yield [one]
 
-    def _fits_inside(self, value: Any, schema: Schema, depth: int) -> bool:
+    def _inside(self, value: Any, schema: Schema) -> Iterator[tuple[Any, Any]]:
+        """Yield what is in `value`, with its schema."""
         if isinstance(value, dict):
-            return self._has_required(value, schema) and self._fits_properties(value, schema, depth)
-        if isinstance(value, list):
-            prefix = schema.get("prefixItems")
-            places = prefix if isinstance(prefix, list) else []
-            rest = schema.get("items", True)
-            if rest is True and not places:
-                return True
-            return all(
-                self.accepts(item, places[index] if index < len(places) else rest, depth - 1)
-                for index, item in enumerate(value)
-            )
-        return True
+            required, named = _list(schema, "required"), properties_of(schema)
+            self.budget.spend(len(required))
+            if any(isinstance(name, str) and name not in value for name in required):
+                yield None, False
+            # The check does not match the patterns, so one of them may cover any name.
+            others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+            if others is not True or named:
+                yield from ((item, named.get(name, others)) for name, item in value.items())
+        elif isinstance(value, list):
+            places, rest = _list(schema, "prefixItems"), schema.get("items", True)
+            if places or rest is not True:
+                yield from zip_longest(value, places[: len(value)], fillvalue=rest)
 
-    def _has_required(self, value: dict[str, Any], schema: Schema) -> bool:
-        required = schema.get("required")
-        if not isinstance(required, list):
-            return True
-        self._budget.spend(len(required))
-        return all(not isinstance(name, str) or name in value for name in required)
 
-    def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
-        properties = schema.get("properties")
-        named = properties if isinstance(properties, Mapping) else {}
-        # The check does not match the patterns, so one of them may cover any name.
-        others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-        if others is True and not named:
-            return True
-        return all(self.accepts(item, named.get(name, others), depth - 1) for name, item in value.items())
+def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
+    """Return the JSON types that `schema` may allow; local references resolve in `root`."""
+    try:
+        return SchemaCheck(root, budget or StepBudget(TOOL_STEPS)).may_be(schema)
+    except StepsExhausted:
+        return JSON_TYPES
+
+
+def _list(schema: Schema, keyword: str) -> list[Any]:
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else []
+
+
+def properties_of(schema: Schema) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def is_of(value: Any, types: tuple[str, ...]) -> bool:
@@ -187,29 +206,19 @@ def _may_equal(value: Any, wanted: Any) -> bool:
 
 
 def _is_within_bounds(value: Any, schema: Schema) -> bool:
-    if _is_number(value):
-        return (
-            _holds(schema, "minimum", lambda bound: value >= bound)
-            and _holds(schema, "maximum", lambda bound: value <= bound)
-            and _holds(schema, "exclusiveMinimum", lambda bound: value > bound)
-            and _holds(schema, "exclusiveMaximum", lambda bound: value < bound)
-        )
-    if isinstance(value, str | list | dict):
-        least, most = _SIZES[type(value)]
-        size = len(value)
-        return _holds(schema, least, lambda bound: size >= bound) and _holds(
-            schema, most, lambda bound: size <= bound
-        )
+    for keyword in schema.keys() & _BOUNDS.keys():
+        kind, holds = _BOUNDS[keyword]
+        if not _IS_TYPE[kind](value) or not _is_number(bound := schema[keyword]):
+            continue
+        if not holds(value if kind == "number" else len(value), bound):
+            return False
     return True
 
 
-_SIZES: dict[type, tuple[str, str]] = {
-    str: ("minLength", "maxLength"),
-    list: ("minItems", "maxItems"),
-    dict: ("minProperties", "maxProperties"),
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    **{"minimum": ("number", ge), "maximum": ("number", le)},
+    **{"exclusiveMinimum": ("number", gt), "exclusiveMaximum": ("number", lt)},
+    **{"minLength": ("string", ge), "maxLength": ("string", le)},
+    **{"minItems": ("array", ge), "maxItems": ("array", le)},
+    **{"minProperties": ("object", ge), "maxProperties": ("object", le)},
 }
-
-
-def _holds(schema: Schema, keyword: str, holds: Callable[[Any], bool]) -> bool:
-    bound = schema.get(keyword)
-    return not _is_number(bound) or holds(bound)

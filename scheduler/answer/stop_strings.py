@@ -9,33 +9,17 @@ one character that no text has, half of a surrogate pair, and is never passed on
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _FIRST_MARK = 0xD800
 """There are 2,048 halves of pairs, and stop strings name fewer tokens: they have 4,096 characters."""
 
 
-class TextState:
-    """A state of reading a text: the longest suffix of what was read that begins a wanted string.
-
-    `depth`: the suffix's length; `longer`: whether a wanted string goes on after it. `match`: the longest
-    wanted string that ends here. `shorter`: the state of the next shorter such suffix."""
-
-    __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
-
-    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: TextState | None) -> None:
-        self.low, self.high, self.depth = low, high, depth
-        self.match = match
-        self.shorter = shorter or self
-        self.longer = low < high
-        self.following: dict[str, TextState] = {}
-
-
 class WantedStrings:
-    """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho
-    and Corasick). States are made when a text reaches them: 64 strings of 256 characters have 16,000."""
+    """Strings to look for at once: what may begin one is found by bisection in their order."""
 
     def __init__(self, wanted: Sequence[str], silent: Mapping[int, str] = {}) -> None:
         """`silent`: the special tokens that `wanted` names and that give no text, with their spelling."""
@@ -45,8 +29,12 @@ class WantedStrings:
         # The same letters may also be written as text.
         self._wanted = sorted({*wanted, *map(self._marked, wanted)} - {""})
         self._firsts = frozenset(one[0] for one in self._wanted)
+        self._lasts = frozenset(one[-1] for one in self._wanted)
         self.longest = max(map(len, self._wanted), default=0)
-        self.start = TextState(0, len(self._wanted), 0, None, None)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted(self._wanted, key=len, reverse=True))))
 
     def _marked(self, wanted: str) -> str:
         for mark, spelling in sorted(self._spellings.items(), key=lambda one: len(one[1]), reverse=True):
@@ -61,49 +49,33 @@ class WantedStrings:
         """Return `text` without marks."""
         return text.translate(dict.fromkeys(self._spellings)) if self._spellings else text
 
-    def step(self, state: TextState, character: str) -> TextState:
-        """Return the state after one more character."""
-        start = self.start
-        while True:
-            if (found := state.following.get(character)) is not None:
-                return found
-            if state is start:
-                return self._made(state, character) or start if character in self._firsts else start
-            if (made := self._made(state, character)) is not None:
-                return made
-            state = state.shorter
-
-    def _made(self, state: TextState, character: str) -> TextState | None:
-        depth = state.depth
-        low = bisect_left(self._wanted, character, state.low, state.high, key=lambda one: one[depth])
-        if low == state.high or self._wanted[low][depth] != character:
+    def first_in(self, text: str, read: int) -> tuple[int, str] | None:
+        """Return the end of the string that is complete first behind the `read` characters, and that string;
+        the longest of several."""
+        if self._lasts.isdisjoint(text[read:]):
             return None
-        high = bisect_right(self._wanted, character, low, state.high, key=lambda one: one[depth])
-        shorter = self.start if state is self.start else self.step(state.shorter, character)
-        match = shorter.match
-        if len(self._wanted[low]) == depth + 1:
-            match = self._wanted[low]
-            low += 1
-        made = state.following[character] = TextState(low, high, depth + 1, match, shorter)
-        return made
+        places = ((text.find(one, max(0, read + 1 - len(one))), one) for one in self._wanted)
+        found = [(start + len(one), one) for start, one in places if start >= 0]
+        return min(found, key=lambda one: (one[0], -len(one[1])), default=None)
 
-    def beginning(self, state: TextState) -> TextState:
-        """Return the state of the longest suffix of what was read that begins a wanted string and is not all
-        of it."""
-        while not state.longer and state is not self.start:
-            state = state.shorter
-        return state
+    def beginning(self, text: str) -> int:
+        """Return the length of the longest suffix with which a wanted string begins, and is not all of it."""
+        for start in range(max(0, len(text) + 1 - self.longest), len(text)):
+            if text[start] in self._firsts:
+                rest = text[start:]
+                place = bisect_right(self._wanted, rest)
+                if place < len(self._wanted) and self._wanted[place].startswith(rest):
+                    return len(rest)
+        return 0
 
 
 class StopStrings:
     """The stop strings of one answer, and text held back because it may begin one."""
 
     def __init__(self, stops: WantedStrings, *, included: bool = False) -> None:
-        """`stops`: shared by the choices of a request."""
         self._stops = stops
         self._included = included
         self._held = ""
-        self._state = stops.start
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
@@ -113,17 +85,13 @@ class StopStrings:
         assert self.matched is None, "text after the stop string"
         if not self._stops.longest:
             return text
-        step, state, before = self._stops.step, self._state, len(self._held)
-        for read, character in enumerate(text, before + 1):
-            state = step(state, character)
-            if may_end and state.match is not None:
-                self.matched = self._stops.spelled(state.match)
-                text, self._held = self._held + text, ""
-                before_it = self._stops.audible(text[: read - len(state.match)])
-                return before_it + self.matched if self._included else before_it
-        text = self._held + text
-        self._state = state = self._stops.beginning(state)
-        certain = len(text) - state.depth
+        read, text = len(self._held), self._held + text
+        if may_end and (found := self._stops.first_in(text, read)) is not None:
+            end, match = found
+            self.matched, self._held = self._stops.spelled(match), ""
+            before_it = self._stops.audible(text[: end - len(match)])
+            return before_it + self.matched if self._included else before_it
+        certain = len(text) - self._stops.beginning(text)
         self._held = text[certain:]
         return self._stops.audible(text[:certain])
 
@@ -133,16 +101,6 @@ class StopStrings:
         return self._stops.audible(held)
 
 
-@lru_cache(maxsize=256)
-def _marks(wanted: tuple[str, ...]) -> WantedStrings:
-    return WantedStrings(wanted)
-
-
-def possible_beginning(text: str, marks: Sequence[str]) -> int:
-    """Return the length of the longest suffix of `text` that is a proper prefix of one of `marks`. These are
-    a notation's, so what is computed of them is cached."""
-    wanted = _marks(tuple(marks))
-    state = wanted.start
-    for character in text[max(0, len(text) - wanted.longest + 1) :]:
-        state = wanted.step(state, character)
-    return wanted.beginning(state).depth
+@lru_cache(maxsize=1024)
+def wanted_marks(marks: tuple[str, ...]) -> WantedStrings:
+    return WantedStrings(marks)

@@ -7,13 +7,12 @@ again.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import Enum
-from functools import lru_cache
+from sys import maxsize
 from typing import Final, TypeAlias, TypeVar
 
-from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.stop_strings import wanted_marks
 from scheduler.events import AnswerPiece
 
 LONGEST_NAME = 1024
@@ -34,11 +33,6 @@ Waiting: TypeAlias = Generator[None, None, T]
 """Yields where more text is needed."""
 Reading: TypeAlias = Generator[AnswerPiece | Heavy | None, None, T]
 """The pieces of the answer; None where more text is needed, HEAVY before work for a thread."""
-
-
-@lru_cache(maxsize=1024)
-def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 def is_control(text: str) -> bool:
@@ -62,7 +56,6 @@ class TextStream:
         self._kept: list[str] | None = None
         self._kept_from = 0
         self.closed = False
-        """Whether no more text comes."""
 
     @property
     def position(self) -> int:
@@ -74,7 +67,6 @@ class TextStream:
         self._added += len(text)
 
     def keep(self) -> None:
-        """Keep what is read from here on."""
         self._kept, self._kept_from = [], self.position
 
     def release(self) -> None:
@@ -122,11 +114,9 @@ class TextStream:
         return self._text[self._at : self._at + length]
 
     def ended(self) -> Waiting[bool]:
-        """Return whether no text is left."""
         return (yield from self.peek()) == ""
 
     def space(self) -> Waiting[None]:
-        """Read white space."""
         while True:
             text, end = self._text, self._at
             while end < len(text) and text[end].isspace():
@@ -147,11 +137,41 @@ class TextStream:
                 return False
             yield
 
+    def any_of(self, literals: Iterable[str]) -> Waiting[str]:
+        """Read and return the first of `literals` that is next; "" if none is."""
+        for literal in literals:
+            if (yield from self.optional(literal)):
+                return literal
+        return ""
+
+    def run(self, literals: Sequence[str], most: int = maxsize) -> Waiting[bool]:
+        """Read `literals` one after another, with white space before each. Return whether there was one."""
+        begun = end = self.position
+        while most > 0:
+            yield from self.space()
+            if not (yield from self.any_of(literals)):
+                break
+            end, most = self.position, most - 1
+        self.rewind(end)
+        return end > begun
+
+    def ahead(self, reading: Waiting[T]) -> Waiting[T]:
+        """Return what a reading finds, and read nothing."""
+        begun = self.position
+        found = yield from reading
+        self.rewind(begun)
+        return found
+
+    def word(self, others: str) -> Waiting[str]:
+        word = ""
+        while (letter := (yield from self.peek())) and (letter.isalnum() or letter in others):
+            word += self.read(1)
+        return word
+
     def one_of(self, literals: Sequence[str]) -> Waiting[str]:
         """Read and return the first of `literals` that is next. Raise NotAsWritten."""
-        for literal in literals:
-            if literal and (yield from self.optional(literal)):
-                return literal
+        if found := (yield from self.any_of(filter(None, literals))):
+            return found
         raise (TextEnded if (yield from self.ended()) else NotAsWritten)(
             f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}"
         )
@@ -161,20 +181,21 @@ class TextStream:
         if it is not there yet). If several begin at the same place, the longest counts."""
         if not marks:
             return self.read(len(self._text) - self._at), ""
-        if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
-            rest = self._text[found.start() : found.start() + max(map(len, marks))]
+        wanted = wanted_marks(tuple(marks))
+        if (found := wanted.pattern.search(self._text, self._at)) is not None:
+            rest = self._text[found.start() : found.start() + wanted.longest]
             # At the end of the text it may be the beginning of a longer one.
-            is_half = not self.closed and any(len(one) > len(rest) and one.startswith(rest) for one in marks)
+            is_half = not self.closed and wanted.beginning(rest) == len(rest)
             return self.read(found.start() - self._at), "" if is_half else found[0]
-        keep = 0
-        if not self.closed:
-            longest = max(map(len, marks))
-            keep = possible_beginning(self._text[max(self._at, len(self._text) - longest) :], marks)
+        start = max(self._at, len(self._text) - wanted.longest)
+        keep = 0 if self.closed else wanted.beginning(self._text[start:])
         return self.read(len(self._text) - keep - self._at), ""
 
-    def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:
+    def until(
+        self, marks: Sequence[str], *, longest: int | None = None, may_end: bool = False
+    ) -> Waiting[tuple[str, str]]:
         """Read and return all text before the first of `marks`, and that mark. Raise NotAsWritten if there is
-        none, or not within `longest` characters."""
+        none, or not within `longest` characters; with `may_end` the end of the text is one, too."""
         parts: list[str] = []
         length = 0
         while True:
@@ -183,14 +204,13 @@ class TextStream:
             length += len(text)
             if longest is not None and length > longest:
                 raise NotAsWritten(f"no {marks[0]} within {longest} characters")
-            if mark:
+            if mark or (may_end and self.closed):
                 self.read(len(mark))
                 return "".join(parts), mark
             yield from self.more()
 
-    def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        """Read and return a name and the mark at its end."""
-        return (yield from self.until(ends, longest=LONGEST_NAME))
+    def name(self, ends: Sequence[str], *, may_end: bool = False) -> Waiting[tuple[str, str]]:
+        return (yield from self.until(ends, longest=LONGEST_NAME, may_end=may_end))
 
     def character(self) -> Waiting[str]:
         """Read and return one character. Raise TextEnded."""

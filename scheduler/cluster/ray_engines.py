@@ -37,7 +37,7 @@ _NO_TOKENS = (
 )
 
 
-def keep_engines(ray_address: str, server: str, token: str, blas: str) -> NoReturn:
+def keep_engines(ray_address: str, server: str, token: str) -> NoReturn:
     """Start an actor on each unit that has none, also of nodes that join later. Raise StartupError if Ray
     cannot be joined or is gone; started again, this finds the actors that there are."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
@@ -64,7 +64,7 @@ def keep_engines(ray_address: str, server: str, token: str, blas: str) -> NoRetu
                 print(f"{machine} {'has left' if machine in before else 'is here'}", flush=True)
             started = set(ray.util.list_named_actors())
             for node in nodes:
-                _start_missing(ray, node, started, server, token, blas)
+                _start_missing(ray, node, started, server, token)
             time.sleep(_PAUSE_SECONDS)
     except StartupError:
         raise
@@ -84,7 +84,7 @@ def check_reachable(address: str) -> None:
             raise StartupError(f"Ray's head at {address} does not answer: {reason}") from error
 
 
-def _start_missing(ray: Any, node: Any, started: set[str], server: str, token: str, blas: str) -> None:
+def _start_missing(ray: Any, node: Any, started: set[str], server: str, token: str) -> None:
     """An actor that Ray cannot start yet, because another job has the resource, stays in Ray's queue."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -95,7 +95,7 @@ def _start_missing(ray: Any, node: Any, started: set[str], server: str, token: s
             on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             options = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0, "resources": {RESOURCE: 1}}
             actor = ray.remote(EngineActor).options(name=name, scheduling_strategy=on_node, **options)
-            actor.remote(server, token, blas, _machine(node), unit if units > 1 else None)
+            actor.remote(server, token, _machine(node), unit if units > 1 else None)
 
 
 def _machine(node: Any) -> str:
@@ -114,7 +114,7 @@ def _answers_without_token(head: str) -> bool:
 class EngineActor:
     """An actor on one unit of a node. Ray makes it, and makes it again when its process has died."""
 
-    def __init__(self, server: str, token: str, blas: str, machine: str, unit: int | None) -> None:
+    def __init__(self, server: str, token: str, machine: str, unit: int | None) -> None:
         """`unit`: this actor's number, or None if the node has one alone."""
         environment = engine_environment(os.environ)
         device = environment.pop("PENSTOCK_DEVICE", str(unit or 0))  # A node may name its device.
@@ -122,7 +122,7 @@ class EngineActor:
             environment["CUDA_VISIBLE_DEVICES"] = str(unit)
         self._environment = with_own_path({**environment, TOKEN_VARIABLE: token})
         self._command = [sys.executable, "-m", "scheduler.engine", "--join", server, "--device", device]
-        self._command += ["--name", f"{machine}:{unit}" if unit else machine, "--blas", blas]
+        self._command += ["--name", f"{machine}:{unit}" if unit else machine]
         self._command += ["--give-up-seconds", "60"]  # Then the place is for another server's actor.
         threading.Thread(target=self._keep, daemon=True).start()
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", default="", help="This machine's name at the server; by default its host name."
     )
-    parser.add_argument("--blas", default="auto", help="The fast BLAS on a plain Linux CPU, or off.")
+    parser.add_argument("--blas", default="auto", choices=("auto", "off"), help="On a plain Linux CPU.")
     parser.add_argument("--give-up-seconds", type=float, default=math.inf, help="For reaching the server.")
 
 
@@ -84,11 +84,10 @@ def _address(text: str) -> tuple[tuple[str, ...], int]:
 
 
 def _preload(blas: str) -> None:
-    """Run this program again with the fast BLAS, which the dynamic linker has to load first. Raise
-    OptionError."""
+    """Run this program again with the fast BLAS, which the dynamic linker has to load first."""
     if blas == "off" or os.environ.get("LD_PRELOAD"):
         return
-    environment = prepare(blas, user_cache_folder(os.environ)).environment(os.environ)
+    environment = prepare(user_cache_folder(os.environ)).environment(os.environ)
     if environment != dict(os.environ):
         command = [sys.executable, "-m", "scheduler.engine", *sys.argv[1:]]
         os.execve(sys.executable, command, with_own_path(environment))

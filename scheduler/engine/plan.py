@@ -78,16 +78,14 @@ class PlanInput:
     """What verifying drafts costs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Put the first `tokens` tokens of a running row into the prefix cache."""
 
     request_id: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(msgspec.Struct, frozen=True):
     """Give this sequence a slot. The other fields are its expected prefix hit, how much of that it attends to
     in place at least, and where its prefill pauses."""
 
@@ -155,8 +153,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 def with_changes(plan: StepPlan, **changes: object) -> StepPlan:
-    """Return the plan with other values of these fields, in a tenth of a dataclass's time: each step makes
-    several."""
+    """Return the plan with other values of these fields, in a tenth of a dataclass's time."""
     changed: StepPlan = msgspec.structs.replace(plan, **changes)
     return changed
 

@@ -274,8 +274,6 @@ class ScriptedBackend:
             self._prefixes.release(row.lease)
 
     def _step(self, plan: StepPlan) -> StepResult:
-        if not self._rows:
-            return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]

@@ -24,7 +24,6 @@ class EngineSequence:
     """The request as received, without the prompt's ids, and with its adapter in its salt."""
     tokens: TokenIds
     known: Known[Any, Any]
-    """These tokens in the prefix cache."""
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
     another engine, they include the answer so far."""

@@ -31,8 +31,8 @@ from scheduler.engines.speeds import Speeds
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
 from scheduler.errors import EngineLost
+from scheduler.prefix_estimate import PrefixEstimate
 from scheduler.processes.process import EngineLauncher
-from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.lifecycle import State as RequestState

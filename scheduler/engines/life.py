@@ -7,8 +7,8 @@ from collections.abc import Callable
 import trio
 
 from scheduler.engines.stall_watch import StallWatch
+from scheduler.prefix_estimate import PrefixEstimate
 from scheduler.processes.calls import Calls, Inspections
-from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.shared.messages import Ready, ToEngine
 from scheduler.telemetry.engine_totals import EngineTotals
 

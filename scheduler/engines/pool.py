@@ -26,8 +26,8 @@ from scheduler.errors import (
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
+from scheduler.offload import Offload
 from scheduler.processes.process import EngineLauncher
-from scheduler.prompt.offload import Offload
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord

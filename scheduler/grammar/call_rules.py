@@ -23,7 +23,7 @@ from scheduler.answer.notations.description import (
     Notation,
     Tagged,
 )
-from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
+from scheduler.answer.schema_check import json_types
 from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
 from scheduler.grammar.plain_schema import Plain, plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
@@ -102,7 +102,7 @@ class CallRules:
 
     def _call(self, number: int, tool: Tool) -> str:
         try:
-            if re.fullmatch(self._notation.tools, tool.name) is None or self._is_keyword(tool.name):
+            if re.fullmatch(self._notation.names, tool.name) is None or self._is_keyword(tool.name):
                 raise CannotWrite((), f"the notation cannot write a call of a tool named {tool.name!r}")
             body = self._arguments(number, tool if tool.text is None else _held_to_text(tool, tool.text))
         except Inexpressible as fault:
@@ -179,12 +179,10 @@ class CallRules:
     def _object(self, form: Arguments, forms: SchemaForms, one: Form) -> str:
         match form:
             case Tagged():
-                return _TaggedRules(self._book, form, forms, self._complaint).parameters(one)
+                return _TaggedRules(self._book, self._notation, form, forms, self._complaint).parameters(one)
             case Braced():
-                is_name = re.compile(form.names).fullmatch
-                braced = BracedNotation(
-                    self._book, form, lambda name: is_name(name) is not None, self._complaint, forms.strict
-                )
+                ends = self._notation.ends
+                braced = BracedNotation(self._book, form, ends, self._complaint, forms.strict)
                 values = ValueRules(self._book, forms, braced, self._complaint)
                 return f'"{{" {values.listed(one, braced.key)} "}}"'
             case Keywords():
@@ -192,17 +190,17 @@ class CallRules:
             case Elements():
                 raise CannotWrite((), "the notation is not held")
             case JsonObject():
-                notation = self._json_notation(form.ends, forms)
+                notation = self._json_notation(forms)
                 return ValueRules(self._book, forms, notation, self._complaint).form(one)
 
-    def _json_notation(self, ends: Sequence[str], forms: SchemaForms) -> JsonNotation:
-        return JsonNotation(self._book, ends, self._complaint, gap_rule(self._book, forms.root), forms.strict)
+    def _json_notation(self, forms: SchemaForms) -> JsonNotation:
+        return JsonNotation(self._book, (), self._complaint, gap_rule(self._book, forms.root), forms.strict)
 
     def _keywords(self, form: Keywords, forms: SchemaForms, one: Form) -> str:
-        values = ValueRules(self._book, forms, self._json_notation(form.ends, forms), self._complaint)
+        values = ValueRules(self._book, forms, self._json_notation(forms), self._complaint)
 
         def key(name: str) -> str | None:
-            allowed = re.fullmatch(form.names, name) and name.isascii() and not iskeyword(name)
+            allowed = re.fullmatch(self._notation.names, name) and name.isascii() and not iskeyword(name)
             return self._book.literal(f"{name}=") if allowed else None
 
         return values.listed(one, key, ", ")
@@ -211,15 +209,16 @@ class CallRules:
 class _TaggedRules:
     """The parameters of one tool between tags."""
 
-    def __init__(self, book: RuleBook, form: Tagged, forms: SchemaForms, complaint: Complaint) -> None:
+    def __init__(
+        self, book: RuleBook, notation: Notation, form: Tagged, forms: SchemaForms, complaint: Complaint
+    ) -> None:
         self._book = book
+        self._notation = notation
         self._form = form
         self._forms = forms
         self._complaint = complaint
-        notation = JsonNotation(
-            book, form.ends, complaint, gap_rule(book, forms.root), forms.strict, order=form.order
-        )
-        self._values = ValueRules(book, forms, notation, complaint)
+        in_json = JsonNotation(book, notation.ends, complaint, gap_rule(book, forms.root), forms.strict)
+        self._values = ValueRules(book, forms, in_json, complaint)
 
     def parameters(self, one: Form) -> str:
         members = self._values.members(one)
@@ -240,13 +239,13 @@ class _TaggedRules:
         return " ".join([*rules, self._breaks()])
 
     def _parameter(self, name: str, schema: Any, path: Path) -> str:
-        if re.fullmatch(self._form.names, name) is None:
+        if re.fullmatch(self._notation.names, name) is None:
             raise CannotWrite(path, f"the notation cannot write a parameter named {name!r}")
         forms = self._forms.of(schema, path)
         texts = [one for one in forms if one.kind == "string"]
         others = [one for one in forms if one.kind != "string"]
         has_null = False
-        if texts and not self._form.is_flagged:
+        if texts and not self._form.json_opening:
             # Of terminals the longest wins, so a text swallows the word null: it is one of the texts.
             has_null = any(one.kind == "null" for one in others)
             others = [one for one in others if one.kind != "null"]
@@ -274,7 +273,7 @@ class _TaggedRules:
 
     def _json(self, name: str, others: Sequence[Form], schema: Any, path: Path) -> list[str]:
         closing = self._book.literal(self._form.closing)
-        if not self._form.is_flagged:
+        if not self._form.json_opening:
             rule = self._values.rule_of(others, f"json of {json.dumps(schema)}", path)
             return [f"{self._opening(self._form.opening, name)} {rule} {closing}"]
         written = []
@@ -288,7 +287,7 @@ class _TaggedRules:
 
     def _text(self, one: Form, *, has_null: bool = False) -> str:
         form = self._form
-        pattern = text_pattern(one, form.ends, self._pattern_complaint, strict=self._forms.strict)
+        pattern = text_pattern(one, self._notation.ends, self._pattern_complaint, strict=self._forms.strict)
         bare = pattern if form.quoted is None else trimmed(on_one_line(pattern, form.quoted_for))
         ended = self._book.ended_by(f'({bare}) | "null"' if has_null else bare, form.closing)
         if form.quoted is None:
@@ -303,7 +302,7 @@ class _TaggedRules:
         if others is False:
             return self._breaks() or NOTHING
         path = (*one.path, "additionalProperties")
-        if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
+        if "string" not in json_types(others, self._forms.root):
             self._forms.fault(path, "parameters without declared names can only be strings in this notation")
             return self._breaks() or NOTHING
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]

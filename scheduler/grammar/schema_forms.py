@@ -15,8 +15,7 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from scheduler.answer.notations.parameter_kind import JSON_TYPES, json_types
-from scheduler.answer.schema_check import SchemaCheck, StepBudget
+from scheduler.answer.schema_check import JSON_TYPES, SchemaCheck, StepBudget, json_types
 
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scheduler.answer.notations.description import Braced, Order
+from scheduler.answer.notations.description import Braced
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms
 from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
@@ -35,7 +36,7 @@ class Notation(Protocol):
     @property
     def nests(self) -> bool: ...
     @property
-    def order(self) -> Order: ...
+    def is_sorted(self) -> bool: ...
 
     def key(self, name: str) -> str | None:
         """Return the rule of a member's name and its colon, or None if it cannot be written."""
@@ -64,7 +65,7 @@ class JsonNotation:
     """Whether a pattern that cannot be used is a fault; otherwise it is ignored."""
     name: str = "json"
     nests: bool = True
-    order: Order = Order.DECLARED
+    is_sorted: bool = False
 
     def key(self, name: str) -> str | None:
         written = self.constant(name)
@@ -98,22 +99,19 @@ class BracedNotation:
 
     book: RuleBook
     form: Braced
-    is_name: Callable[[str], bool]
+    ends: Sequence[str]
     complaint: Complaint
     strict: bool
     gap: str = NOTHING
     name: str = "braced"
+    is_sorted: bool = True
 
     @property
     def nests(self) -> bool:
         return self.form.nests
 
-    @property
-    def order(self) -> Order:
-        return self.form.order
-
     def key(self, name: str) -> str | None:
-        return quoted(f"{name}:") if self.is_name(name) else None
+        return quoted(f"{name}:") if re.fullmatch(self.form.names, name) else None
 
     def any_key(self) -> str:
         return self.book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,40}:/")
@@ -122,7 +120,7 @@ class BracedNotation:
         def complaint(pattern: str) -> str | None:
             return self.complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
 
-        pattern = text_pattern(form, self.form.ends, complaint, strict=self.strict)
+        pattern = text_pattern(form, self.ends, complaint, strict=self.strict)
         return (
             f"{self.book.literal(self.form.string_mark)} {self.book.ended_by(pattern, self.form.string_mark)}"
         )
@@ -130,7 +128,7 @@ class BracedNotation:
     def constant(self, value: Any) -> str | None:
         match value:
             case str():
-                return None if any(end in value for end in self.form.ends) else self._marked(value)
+                return None if any(end in value for end in self.ends) else self._marked(value)
             case dict():
                 members = [(self.key(name), self.constant(item)) for name, item in value.items()]
                 if any(key is None or item is None for key, item in members):
@@ -179,7 +177,7 @@ class ValueRules:
         others = schema.get("additionalProperties", True)
         declared = {**properties, **{name: others for name in required if name not in properties}}
         names = list(declared)
-        if self._notation.order is Order.SORTED:
+        if self._notation.is_sorted:
             names.sort(key=str.lower)
         return [(name, declared[name], name in required) for name in names]
 

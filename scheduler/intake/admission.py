@@ -146,7 +146,7 @@ class Admission:
             # Only one departure in `tenants` is this tenant's.
             departures = max(1, waiting // 8) * max(1, self._queue.tenants)
             raise TenantLimit(
-                f"Rate limit reached: {waiting} requests of this tenant are waiting, its bound",
+                f"{waiting} requests of this tenant are waiting, its bound",
                 retry_after_seconds=self.rate.seconds_until(departures, now),
             )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
-from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.prefix_estimate import PrefixEstimate
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import QUEUE, Requests
 from scheduler.statistics import QueueStatistics

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import groupby
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from scheduler.answer import mlx_lm_parts
-from scheduler.errors import TemplateFailed
 from scheduler.request import ChatPrompt, Message, Reasoning
+from scheduler.shared.folder.mlx_lm_module import package_folder
 
 Renderer: TypeAlias = Callable[[ChatPrompt], str]
 
@@ -19,10 +21,30 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
     """Return the renderer of this model's conversations; None if it has no template."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
-        program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
+        program = getattr(program_module(template_type), "apply_chat_template", None)
         if program is not None:
             return partial(_run, program)
     return None if tokenizer.chat_template is None else partial(_render, tokenizer)
+
+
+def tried(render: Renderer, prompt: ChatPrompt) -> str | None:
+    """Return a prompt's text, or None where the template raises: it is a program and may raise anything."""
+    try:
+        return render(prompt)
+    except Exception:
+        return None
+
+
+def program_module(name: str) -> Any:
+    """Return one of mlx-lm's chat templates, a module with `apply_chat_template` or `RESPONSE_FORMAT`, or
+    both. Raise ImportError.
+
+    `import mlx_lm` loads MLX, which the server must not do: it would take GPU memory a second time, and a
+    Metal error would end it. So it is imported under another package name, without mlx-lm's `__init__`."""
+    package = ModuleType("mlx_lm_without_mlx")
+    package.__path__ = [str(package_folder())]
+    sys.modules.setdefault(package.__name__, package)
+    return import_module(f"{package.__name__}.chat_templates.{name}")
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
@@ -72,25 +94,20 @@ def _with_json_arguments(message: Message) -> Message:
     return {**message, "tool_calls": calls}
 
 
-def failed(error: Exception) -> TemplateFailed:
-    """Convert the exception. A template is a program and may raise anything; only this request fails."""
-    return TemplateFailed(
-        f"the model's chat template does not accept these messages: {error}", param="messages"
-    )
-
-
 JOINT = "\n\n"
 
 
-def orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
-    """Yield the messages as sent, and then in the orders that a template which raises may accept:
-    `alternating`, `strict`, and without the system role, which some templates do not have."""
-    ordered, seen = alternating(messages), [messages]
-    yield messages
-    for other in (ordered, strict(ordered), strict(without_system(ordered))):
-        if other not in seen:
-            seen.append(other)
-            yield other
+Order: TypeAlias = Callable[[tuple[Message, ...]], tuple[Message, ...]]
+
+
+def orders(messages: tuple[Message, ...]) -> Iterator[Order]:
+    """Yield what leaves the messages as sent, and then what brings them in the orders that a template which
+    raises may accept: `alternating`, `strict`, and without the system role, which some do not have."""
+    seen: list[tuple[Message, ...]] = []
+    for order in (tuple, alternating, strict, lambda sent: strict(without_system(alternating(sent)))):
+        if (ordered := order(messages)) not in seen:
+            seen.append(ordered)
+            yield order
 
 
 def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:

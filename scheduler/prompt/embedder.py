@@ -10,7 +10,6 @@ Qwen3-Reranker's "yes" against "no". What is written there and cannot be compute
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,20 +18,19 @@ from typing import Any, Literal, TypeAlias
 
 from scheduler.errors import StartupError
 from scheduler.request import ChatPrompt, Prompt, TextPrompt
+from scheduler.shared.folder.reading import read_json, read_value
 from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
 """The operator's name for the use of a model; auto: what its folder shows."""
 MODULES = "modules.json"
-_PROMPTS = "config_sentence_transformers.json"
-_MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
-"""The pooling modes that are supported, by their names in sentence-transformers 5.4 and later."""
-_SWITCHES: dict[str, str] = {
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
+_MODES: dict[str, tuple[PooledTokens, str]] = {
+    "lasttoken": ("last", "pooling_mode_lasttoken"),
+    "mean": ("mean", "pooling_mode_mean_tokens"),
+    "cls": ("first", "pooling_mode_cls_token"),
 }
-"""Before 5.4 each mode was a switch of its own; all other switches are not supported."""
+"""The pooling modes that are supported, by their names in sentence-transformers 5.4 and later, and each one's
+switch of before."""
 _ROLE = re.compile(r"""['"](query|document)['"]""")
 """A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
@@ -88,16 +86,16 @@ class Embedder:
         return ChatPrompt(tuple(messages))
 
 
-def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def read_embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
-    the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
+    the text part of its config.json.
 
     Raise StartupError if a file is damaged, or asks for what is not supported.
     """
     if task == "chat":
         return None
     try:
-        return _embedder(path, config, task, matryoshka)
+        return _embedder(path, config, task)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise StartupError(
             f"--model: the sentence-transformers files in {path} lack something, or have a value of a wrong"
@@ -105,7 +103,7 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka:
         ) from error
 
 
-def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     modules = _modules(path)
     two_way = config.get("use_bidirectional_attention") is True or config.get("is_causal") is False
     if task == "auto" and modules is None:
@@ -116,24 +114,29 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: boo
             )
         return None
     _check_body(path, config, two_way)
-    names = [] if modules is None else [name for name, _ in modules]
-    kind = task if task != "auto" else "rerank" if "LogitScore" in names else "embedding"
-    folders = dict(modules or [])
+    folders = {name: path / folder for name, folder in modules or ()}
+    kind = task if task != "auto" else "rerank" if "LogitScore" in folders else "embedding"
+    dimensions = 1 if kind == "rerank" else int(config["hidden_size"])
     if kind == "rerank":
         pooler = _reranker(path, folders.get("LogitScore"))
     elif modules is None or "Pooling" not in folders:
         pooler = Pooler("embedding")
     else:
         pooler = _pooler(path, modules)
+        if pooler.dense:
+            dimensions = int((read_json(path / pooler.dense[-1] / "config.json") or {})["out_features"])
     if two_way:
         pooler = Pooler(pooler.kind, pooler.tokens, pooler.dense, pooler.normalize, two_way=True)
-    written = _read(path / _PROMPTS) or {}
+    written = read_json(path / "config_sentence_transformers.json") or {}
     prompts = {str(name): str(text) for name, text in (written.get("prompts") or {}).items()}
+    most = (read_json(path / "sentence_bert_config.json") or {}).get("max_seq_length")
+    # As vLLM reads them.
+    cuts = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
     return Embedder(
         pooler,
-        _dimensions(path, config, pooler),
-        matryoshka or _matryoshka(config),
-        _most_tokens(path),
+        dimensions,
+        cuts or bool(config.get("is_matryoshka")),
+        None if most is None else int(most),
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),
         set(_ROLE.findall(_template(path))) == {"query", "document"},
@@ -174,68 +177,41 @@ def _pooler(path: Path, modules: list[tuple[str, str]]) -> Pooler:
 
 
 def _tokens(folder: Path) -> PooledTokens:
-    config = _read(folder / "config.json") or {}
+    config = read_json(folder / "config.json") or {}
     mode = config.get("pooling_mode")
     chosen = [mode] if isinstance(mode, str) else list(mode or ())
     if mode is None:
-        switches = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
-        chosen = [_SWITCHES.get(name, name) for name in switches]
+        names = {switch: name for name, (_, switch) in _MODES.items()}
+        switches = (name for name, value in config.items() if name.startswith("pooling_mode_") and value)
+        chosen = [names.get(name, name) for name in switches]
     if len(chosen) != 1 or chosen[0] not in _MODES:
-        raise StartupError(
-            f"--model: {folder} pools by {' and '.join(map(str, chosen)) or 'nothing'}; supported are"
-            f" {', '.join(_MODES)}"
-        )
+        pools = " and ".join(map(str, chosen)) or "nothing"
+        raise StartupError(f"--model: {folder} pools by {pools}; supported are {', '.join(_MODES)}")
     if config.get("include_prompt") is False:
         raise StartupError(f"--model: {folder} leaves prompts out of its mean, which is not supported here")
-    return _MODES[chosen[0]]
+    return _MODES[chosen[0]][0]
 
 
 def _check_dense(folder: Path) -> None:
-    activation = str((_read(folder / "config.json") or {}).get("activation_function", "Identity"))
+    activation = str((read_json(folder / "config.json") or {}).get("activation_function", "Identity"))
     if not activation.endswith(_ACTIVATIONS):
         raise StartupError(f"--model: {folder} has the activation {activation}, which is not supported here")
 
 
-def _reranker(path: Path, folder: str | None) -> Pooler:
-    if folder is None:
-        true_token, false_token = (_token_id(path, text) for text in ("yes", "no"))
-        return Pooler("rerank", true_token=true_token, false_token=false_token)
-    score = _read(path / folder / "config.json") or {}
-    false = score.get("false_token_id")
-    return Pooler(
-        "rerank",
-        true_token=int(score["true_token_id"]),
-        false_token=None if false is None else int(false),
-    )
-
-
-def _token_id(path: Path, text: str) -> int:
-    vocabulary = ((_read(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
-    if not isinstance(vocabulary, dict) or text not in vocabulary:
-        raise StartupError(
-            f"--task rerank: {path} has no 1_LogitScore, and {text!r} is no token of its vocabulary:"
-            " nothing says how it scores"
-        )
-    return int(vocabulary[text])
-
-
-def _dimensions(path: Path, config: Mapping[str, Any], pooler: Pooler) -> int:
-    if pooler.kind == "rerank":
-        return 1
-    if pooler.dense:
-        return int((_read(path / pooler.dense[-1] / "config.json") or {})["out_features"])
-    return int(config["hidden_size"])
-
-
-def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | bool:
-    """Return how vectors can be cut, by config.json's fields, as vLLM reads them."""
-    given = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
-    return given or bool(config.get("is_matryoshka"))
-
-
-def _most_tokens(path: Path) -> int | None:
-    most = (_read(path / "sentence_bert_config.json") or {}).get("max_seq_length")
-    return None if most is None else int(most)
+def _reranker(path: Path, folder: Path | None) -> Pooler:
+    if folder is not None:
+        score = read_json(folder / "config.json") or {}
+        false = score.get("false_token_id")
+        ids = int(score["true_token_id"]), None if false is None else int(false)
+        return Pooler("rerank", true_token=ids[0], false_token=ids[1])
+    vocabulary: Any = ((read_json(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
+    for text in ("yes", "no"):
+        if not isinstance(vocabulary, dict) or text not in vocabulary:
+            raise StartupError(
+                f"--task rerank: {path} has no 1_LogitScore, and {text!r} is no token of its vocabulary:"
+                " nothing says how it scores"
+            )
+    return Pooler("rerank", true_token=int(vocabulary["yes"]), false_token=int(vocabulary["no"]))
 
 
 def _template(path: Path) -> str:
@@ -243,28 +219,11 @@ def _template(path: Path) -> str:
     try:
         return (path / "chat_template.jinja").read_text("utf-8")
     except OSError:
-        return str((_read(path / "tokenizer_config.json") or {}).get("chat_template") or "")
+        return str((read_json(path / "tokenizer_config.json") or {}).get("chat_template") or "")
 
 
 def _modules(path: Path) -> list[tuple[str, str]] | None:
     """Return name and folder of each module, in their order, or None if no file names any."""
-    listed = _read_any(path / MODULES)
-    if listed is None:
+    if (listed := read_value(path / MODULES)) is None:
         return None
     return [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    content = _read_any(path)
-    if content is not None and not isinstance(content, dict):
-        raise StartupError(f"--model: {path} is not a JSON object")
-    return content
-
-
-def _read_any(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise StartupError(f"--model: {path} cannot be read: {error}") from error

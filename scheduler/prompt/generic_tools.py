@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.answer.answer_format import GENERIC_CALL, GENERIC_RESULT
-from scheduler.prompt.chat_template import Renderer, alternating, answers_joined, without_system
+from scheduler.prompt.chat_template import Renderer, alternating, answers_joined, tried, without_system
 from scheduler.prompt.history_forms import PROBE_TOOL
 from scheduler.request import ChatPrompt, Message, Tool
 
@@ -24,10 +24,8 @@ _ASKED: Message = {"role": "user", "content": _FIRST}
 
 def knows_tools(render: Renderer) -> bool:
     """Return whether the template renders tools; one that raises counts as yes."""
-    try:
-        return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(PROBE_TOOL,)))
-    except Exception:  # A template is a program and may raise anything.
-        return True
+    texts = [tried(render, ChatPrompt((_ASKED,), tools=tools)) for tools in ((), (PROBE_TOOL,))]
+    return None in texts or texts[0] != texts[1]
 
 
 def has_system_turn(render: Renderer) -> bool:
@@ -40,10 +38,7 @@ def has_system_turn(render: Renderer) -> bool:
         {"role": "user", "content": "penstock last"},
     )
     folded = without_system(turns)[0]["content"]
-    try:
-        text = render(ChatPrompt(turns))
-    except Exception:  # As above.
-        return False
+    text = tried(render, ChatPrompt(turns)) or ""
     return folded not in text and 0 <= text.find(_SYSTEM) < text.find(_FIRST)
 
 

@@ -16,7 +16,7 @@ from itertools import chain, count
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from scheduler.prompt.chat_template import JOINT, Renderer
+from scheduler.prompt.chat_template import JOINT, Renderer, tried
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
 Messages: TypeAlias = tuple[Message, ...]
@@ -307,9 +307,7 @@ def forms_of(fitted: Callable[[tuple[Form, ...]], Renderer]) -> tuple[tuple[Form
 
 
 def _writes(render: Renderer, need: _Need, forms: tuple[Form, ...]) -> bool:
-    try:
-        text = render(need.prompt)
-    except Exception:  # A template is a program and may raise anything.
+    if (text := tried(render, need.prompt)) is None:
         return False
     if not need.words:
         return PROBE_TOOL.name in text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scheduler.answer.answer_format import Layout
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import GenerationRequest
 from scheduler.shared.token_ids import TokenIds, compact
 
@@ -15,7 +15,7 @@ _FINAL = "<|channel|>final<|message|>"
 
 
 def labelled(
-    request: GenerationRequest, prompt: TokenIds, tokenizer: Tokenizer, *, opens_reasoning: bool
+    request: GenerationRequest, prompt: TokenIds, tokenizer: HubTokenizer, *, opens_reasoning: bool
 ) -> tuple[TokenIds, tuple[int, ...]]:
     """Return the prompt up to its labels, reasoning closed, and each label's first token there: tokenizers
     may read a text otherwise behind another. Raise InvalidRequest where two labels begin with one token."""
@@ -33,7 +33,7 @@ def labelled(
     return prompt + compact(begun), tuple(labels)
 
 
-def _behind(tokenizer: Tokenizer, text: str, more: Sequence[str]) -> list[list[int]]:
+def _behind(tokenizer: HubTokenizer, text: str, more: Sequence[str]) -> list[list[int]]:
     """Return the tokens of each of `more` behind `text`."""
     known, *found = tokenizer.encode_all([text, *(text + one for one in more)])
     return [

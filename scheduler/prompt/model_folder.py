@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
-from scheduler.prompt.hub_refusals import refusal
 from scheduler.shared.folder.context import chosen
+from scheduler.shared.folder.mlx_lm_module import module_of, package_folder
 from scheduler.shared.folder.reading import FolderReading, named_ends, read_folder
 from scheduler.shared.pooling import ModelKind
 
 FILES = (
-    "*.json",
-    "model*.safetensors",
-    "*/model*.safetensors",
-    "*.py",
-    "*.model",
-    "*.tiktoken",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
+    *("*.json", "model*.safetensors", "*/model*.safetensors", "*.py"),
+    *("*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"),
 )
 """The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
 downloaded."""
 
+_PAGE = "https://huggingface.co"
 _INSTEAD_OF_GGUF = (
     "take the model as a folder of safetensors, as mlx-community on the Hugging Face hub has it in 4 and 8"
     " bits, or make one of its original with `mlx_lm.convert`"
@@ -92,6 +87,35 @@ def find(model: str) -> Path:
         raise StartupError(f"--model: {refusal(error, model)}") from error
 
 
+def refusal(error: Exception, model: str, revision: str = "main") -> str:
+    """Return what an error of huggingface_hub means, and what to do."""
+    from huggingface_hub import errors
+
+    match error:
+        case errors.LocalEntryNotFoundError(__cause__=Exception() as cause):
+            return refusal(cause, model, revision)
+        case errors.GatedRepoError():
+            terms = f"accept its terms at {_PAGE}/{model},\nand set HF_TOKEN to a token of that account"
+            return f"{model} is gated: {terms}"
+        case errors.RevisionNotFoundError():
+            return f"{model} has no revision {revision!r}: see {_PAGE}/{model}/commits"
+        case errors.RepositoryNotFoundError():
+            remedy = "check the spelling; for a private one set HF_TOKEN"
+            return f"the hub has no model {model!r}, or none that you may see:\n{remedy}"
+        case errors.HFValidationError():
+            return f"{model!r} is no hub id: {error}"
+        case errors.OfflineModeIsEnabled():
+            return "the hub is off: HF_HUB_OFFLINE is set, unset it to download"
+        case errors.HfHubHTTPError():
+            status = error.response.status_code
+            return f"the hub answers {status} for {model}: try again later, or see status.huggingface.co"
+        case OSError(errno=int()) if not isinstance(error, ConnectionError | TimeoutError):
+            return f"{model} cannot be written: {error}"
+        case _:
+            words = " ".join(str(error).split())[:200] or type(error).__name__
+            return f"the hub cannot be reached ({words})\ncheck the network, HTTPS_PROXY and HF_ENDPOINT"
+
+
 def _is_gguf(path: Path) -> bool:
     """Return whether a path names a GGUF file, there or not, or a folder with nothing but such files."""
     if not path.is_dir():
@@ -99,33 +123,35 @@ def _is_gguf(path: Path) -> bool:
     return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
-def inspect(
-    path: Path, task: Task = "auto", *, matryoshka: bool = False, max_model_len: int | None = None
-) -> ModelFolder:
-    """Read the model in `path`. `task`: the operator's name for its use; `matryoshka`: an embedder's vectors
-    may be cut; `max_model_len`: the operator's context. Raise StartupError if something in it is invalid, or
-    has an effect that is not computed."""
+def inspect(path: Path, task: Task = "auto", *, max_model_len: int | None = None) -> ModelFolder:
+    """Read the model in `path`. `task`: the operator's name for its use; `max_model_len`: the operator's
+    context. Raise StartupError if something in it is invalid, or has an effect that is not computed."""
     reading = read_folder(path)
     try:
-        return _described(path, reading, task, matryoshka, max_model_len)
+        embedder = read_embedder(path, reading.text, task)
+        context = chosen(reading.context, max_model_len)
+        return ModelFolder(
+            path=path,
+            vocabulary=int(reading.text.get("vocab_size") or 0),
+            context_tokens=min(context, context if embedder is None else embedder.most_tokens or context),
+            eos_token_ids=named_ends(reading.config, reading.generation_config),
+            model_type=reading.model_type,
+            generation_config=reading.generation_config,
+            brings_code=bool(reading.config.get("model_file")),
+            embedder=embedder,
+            reading=reading,
+        )
     except (TypeError, ValueError, OverflowError) as error:
         raise StartupError(f"--model: {path / 'config.json'} has a value of a wrong type: {error}") from error
 
 
-def _described(
-    path: Path, reading: FolderReading, task: Task, matryoshka: bool, max_model_len: int | None
-) -> ModelFolder:
-    config, text_config = reading.config, reading.text
-    embedder = read_embedder(path, text_config, task, matryoshka)
-    context = chosen(reading.context, max_model_len)
-    return ModelFolder(
-        path=path,
-        vocabulary=int(text_config.get("vocab_size") or 0),
-        context_tokens=min(context, context if embedder is None else embedder.most_tokens or context),
-        eos_token_ids=named_ends(config, reading.generation_config),
-        model_type=reading.model_type,
-        generation_config=reading.generation_config,
-        brings_code=bool(config.get("model_file")),
-        embedder=embedder,
-        reading=reading,
-    )
+def check_type(model_type: str) -> None:
+    """Raise StartupError for the `model_type` of a config.json that the installed mlx-lm does not know. Where
+    there is none the engine reports it."""
+    if not model_type:
+        raise StartupError("--model: config.json names no model_type: download the model again")
+    if package_folder() is not None and module_of(model_type) is None:
+        raise StartupError(
+            f"--model: mlx-lm {version('mlx-lm')} has no model of type {model_type!r}:"
+            " upgrade mlx-lm, or serve another model"
+        )

@@ -1,41 +1,16 @@
-"""Preparation of requests off the event loop, in lanes: it may take longer than a millisecond."""
+"""Preparation of requests off the event loop, in lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, assert_never
 
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.offload import Lane, Offload
+from scheduler.prepared import Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from scheduler.shared.token_ids import TokenIds
-
-_T = TypeVar("_T")
-
-
-class Lane(Enum):
-    """Work waits only for work of the same lane."""
-
-    PLAIN = auto()
-    """Validation, templates, tokenizing: at most about 100 ms."""
-    LARGE = auto()
-    """The same for inputs that take hundreds of megabytes of memory: one at a time."""
-    ANSWER = auto()
-    """Reading a part of an answer that takes long: one at a time."""
-    GRAMMAR = auto()
-    """Compiling a grammar that is not cached: one per tenant at a time."""
-
-
-class Offload(Protocol):
-    """Runs work in a thread, or in place in tests (a virtual clock would jump while a thread works).
-
-    Within a lane tenants are served round robin.
-    """
-
-    async def __call__(
-        self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN
-    ) -> _T: ...
 
 
 class PreparationOffLoop:

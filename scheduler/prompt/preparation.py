@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,18 +18,19 @@ from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import call_id
+from scheduler.answer.tool_calls.written_call import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, GrammarWriter, HoldCalls
 from scheduler.grammar.caches import UnknownGrammar
 from scheduler.grammar.trials import GrammarTrials
+from scheduler.prefix_estimate import block_hashes
+from scheduler.prepared import Prepared
 from scheduler.prompt.label_tokens import labelled
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.token_pieces import TokenPieces
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.prompt.vector_request import (
     FIELDS,
     check_dimensions,
@@ -54,29 +56,6 @@ from scheduler.shared.token_ids import TokenIds, common_run, compact
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A checked request: the message for its engine, and what only the server needs."""
-
-    request: GenerationRequest
-    """Without its texts, tools and schemas, which are tokens, `pipelines` and a grammar now."""
-    submit: Submit
-    """The message for its first choice, with request id 0."""
-    pipelines: Callable[[], list[AnswerPipeline]]
-    """Return a new pipeline for each choice, from its token ids to its events. They share what is computed
-    about stop strings and tools."""
-    prefix_blocks: tuple[int, ...] = ()
-    """`block_hashes` of the prompt with its salt and its adapter."""
-    unheld: tuple[str, ...] = ()
-    """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
-    repetition: Repetition | None = None
-    """The repetition that ends its answers; None if none does."""
-    grammar_place: str = "tools"
-    """The body's field that the grammar is of."""
-    kept_bytes: int = 0
-    """What is kept of its tools and schemas."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Tokens:
     """A prompt's ids, and what is known of them only while they are made."""
 
@@ -93,6 +72,7 @@ to 200 bytes for each byte of text: of a longer one no more is tokenized than sh
 _CHUNK_CHARACTERS = 8192
 CONTINUED_TOKENS = 8
 """Tokens of a prompt with which its continuation is read; a character has at most four."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_PROMPT_LOGPROBS = 1 << 18
 """Bound on one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of
 JSON."""
@@ -118,7 +98,7 @@ class Preparation:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: HubTokenizer,
         folder: ModelFolder,
         thinking: ThinkingConfig | None = None,
         hold_calls: HoldCalls = "strict",
@@ -200,14 +180,13 @@ class Preparation:
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
-        if request.min_tokens > max_tokens:
-            raise InvalidRequest(
-                f"min_tokens is {request.min_tokens}, and there are at most {max_tokens} tokens to come",
-                param="min_tokens",
-            )
+        if (least := request.min_tokens) > max_tokens:
+            words = f"min_tokens is {least}, and there are at most {max_tokens} tokens to come"
+            raise InvalidRequest(words, param="min_tokens")
         silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
-        system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
+        first = request.prompt.messages[:1] if isinstance(request.prompt, ChatPrompt) else ()
+        system_tokens = boundaries[0] if boundaries and first and first[0]["role"] == "system" else 0
         thinking = self.thinking.of(request, opens=tokens.opens_reasoning)
         submit = Submit(
             request_id=0,
@@ -316,7 +295,7 @@ class Preparation:
     ) -> list[AnswerPipeline]:
         stops, tools = WantedStrings(request.stop, silent_stops), bool(offered)
         form = self.tokenizer.answer_format
-        is_plain = (form if tools else form.without_tools()) == PLAIN
+        is_plain = (form if tools else replace(form, tools=None)) == PLAIN
         short_ids = form.tools is not None and form.tools.short_ids
         token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
         spelled = frozenset() if is_plain else self._spelled(request.prompt, tools=tools)
@@ -330,9 +309,9 @@ class Preparation:
             if isinstance(request.prompt, ChatPrompt) and not is_plain:
                 assembly = Assembly(
                     form,
-                    form.splitter(tools=tools, in_reasoning=tokens.opens_reasoning),
                     offered,
                     lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+                    in_reasoning=tokens.opens_reasoning,
                     parallel_calls=request.prompt.parallel_tool_calls,
                     spans=spans,
                 )
@@ -438,7 +417,7 @@ class Preparation:
         spelled, silent = self._spelled(request.prompt, tools=tools), {}
         for token in named:
             detokenizer = self.tokenizer.detokenizer(spelled)
-            if not detokenizer.feed([token]) + detokenizer.finish():
+            if not detokenizer.feed(token) + detokenizer.finish():
                 silent[token] = self.tokenizer.decode([token])
         return silent
 
@@ -451,27 +430,20 @@ class Preparation:
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):
             return
-        names = [tool.name for tool in prompt.offered_tools]
+        names, only = [tool.name for tool in prompt.offered_tools], prompt.only_tool
         if prompt.tool_choice is ToolChoice.REQUIRED and not names:
             raise InvalidRequest("tool_choice: there are no tools to call", param="tool_choice")
-        if prompt.only_tool is not None and prompt.only_tool not in names:
-            raise InvalidRequest(
-                f"tool_choice: {prompt.only_tool!r} is none of the tools", param="tool_choice"
-            )
-        if not names:
-            return
-        if not self.tokenizer.answer_format.has_tool_calls:
-            raise UnsupportedParameter(
-                "this server reads no tool calls (--tool-parser none, or a model without a chat template)",
-                param="tools",
-            )
+        if only is not None and only not in names:
+            raise InvalidRequest(f"tool_choice: {only!r} is none of the tools", param="tool_choice")
+        if names and self.tokenizer.answer_format.notation is None:
+            why = "this server reads no tool calls (--tool-parser none, or a model without a chat template)"
+            raise UnsupportedParameter(why, param="tools")
 
     def _check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
-        for token in token_ids:
-            if not 0 <= token < self._vocabulary:
-                raise InvalidRequest(
-                    f"{field} names token {token}, outside the vocabulary of {self._vocabulary}", param=field
-                )
+        outside = next((token for token in token_ids if not 0 <= token < self._vocabulary), None)
+        if outside is not None:
+            words = f"{field} names token {outside}, outside the vocabulary of {self._vocabulary}"
+            raise InvalidRequest(words, param=field)
 
 
 def _field(prompt: Prompt) -> str:
@@ -479,22 +451,9 @@ def _field(prompt: Prompt) -> str:
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
-def _has_system(prompt: Prompt) -> bool:
-    return (
-        isinstance(prompt, ChatPrompt)
-        and prompt.messages[:1] != ()
-        and prompt.messages[0]["role"] == "system"
-    )
-
-
 def _is_unicode(text: str) -> bool:
-    if text.isascii():  # This is cheap: strings know whether they are ASCII.
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    # The first is cheap: strings know whether they are ASCII.
+    return text.isascii() or _SURROGATE.search(text) is None
 
 
 MOST_BOUNDARIES = 256

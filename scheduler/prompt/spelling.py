@@ -16,7 +16,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from scheduler.answer.detokenizer import BYTE_LETTERS, byte_level, sentence_piece
+from scheduler.answer.detokenizer import byte_level, sentence_piece
 
 _PROBE = "你 🦊 你"
 """What no normalizer changes, and what bytes and spaces are written for."""
@@ -63,15 +63,8 @@ def _writes_bytes(backend: Any) -> bool:
 
 
 def _reads_bytes(backend: Any, tokens: dict[int, str]) -> bool:
-    letters = "".join(tokens.values())
-    if letters and not BYTE_LETTERS.keys() >= set(letters):
-        data = b"".join(map(byte_level, tokens.values()))
-    else:
-        data = letters.translate(_LATIN).encode("latin-1")
+    data = b"".join(map(byte_level, tokens.values()))
     return _decoded(backend, list(tokens)) == data.decode("utf-8", "replace")
-
-
-_LATIN = {ord(letter): byte for letter, byte in BYTE_LETTERS.items()}
 
 
 def _reads_pieces(backend: Any, tokens: dict[int, str]) -> bool:

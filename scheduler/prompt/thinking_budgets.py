@@ -9,47 +9,34 @@ find out which kind it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import NamedTuple
+from functools import cache
 
 import msgspec
 
-from scheduler.answer.answer_format import AnswerFormat, Layout
+from scheduler.answer.answer_format import Layout, ReasoningSyntax
 from scheduler.config import ThinkingConfig
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Prompt, Reasoning
 from scheduler.shared.messages import ThinkingBudget
 
 _CONTEXTS = (
-    ("", ""),
-    ("a", "b"),
-    ("a.", "\n"),
-    (".\n", "\n\n"),
-    ("a ", " b"),
-    ("\n\n", "{"),
-    ("(", ".\n"),
-    ("\t", "\t"),
+    *(("", ""), ("a", "b"), ("a.", "\n"), (".\n", "\n\n")),
+    *(("a ", " b"), ("\n\n", "{"), ("(", ".\n"), ("\t", "\t")),
 )
 _BLANKS = ("\n", "\n\n", "\n\n\n", " ", "  ", " \n", "\t", "\r\n")
 
 
-class _Marks(NamedTuple):
-    """The marks as text."""
-
-    start: str
-    end: str
-    call: tuple[str, str] | None
-    anywhere: bool
-    opens: bool
+_HARMONY = ReasoningSyntax("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", anywhere=True)
 
 
 class ThinkingBudgets:
     """The thinking budgets of one model. Thread-safe."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, config: ThinkingConfig) -> None:
+    def __init__(self, tokenizer: HubTokenizer, vocabulary: int, config: ThinkingConfig) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._config = config
+        self._budget = cache(self._new_budget)
 
     def of(self, request: GenerationRequest, *, opens: bool) -> ThinkingBudget | None:
         """Return the request's budget, or None if there is no reasoning, or it cannot be found by token ids.
@@ -67,7 +54,7 @@ class ThinkingBudgets:
         """Return a budget with the marks for this prompt, without a number of tokens yet; None as in `of`."""
         if not isinstance(prompt, ChatPrompt):
             return None
-        return self._with_tools if prompt.offered_tools else self._without_tools
+        return self._budget(bool(prompt.offered_tools))
 
     def tokens(self, request: GenerationRequest) -> int | None:
         """Return the most tokens of reasoning, or None for no bound. A number in the request wins over its
@@ -83,23 +70,19 @@ class ThinkingBudgets:
             return self._config.effort_tokens[effort]
         return self._config.default_tokens
 
-    @cached_property
-    def _with_tools(self) -> ThinkingBudget | None:
-        return self._budget(_marks(self._tokenizer.answer_format, tools=True))
-
-    @cached_property
-    def _without_tools(self) -> ThinkingBudget | None:
-        return self._budget(_marks(self._tokenizer.answer_format, tools=False))
-
-    def _budget(self, marks: _Marks | None) -> ThinkingBudget | None:
-        """Return a budget with these marks, without a number of tokens yet; None if their ids are not
-        certain."""
-        if marks is None:
+    def _new_budget(self, tools: bool) -> ThinkingBudget | None:
+        """Return a budget with the format's marks, without a number of tokens yet; None if there are none, or
+        their ids are not certain."""
+        form = self._tokenizer.answer_format
+        marks = _HARMONY if form.layout is Layout.HARMONY else form.reasoning
+        if marks is None or form.layout is Layout.MUSE_SPARK:
             return None
         start, end = self._ids(marks.start), self._ids(marks.end)
         if start is None or end is None:
             return None
-        call = None if marks.call is None else self._pair(*marks.call)
+        # A call within reasoning ends it. Without an end mark of its own the call is part of the reasoning.
+        syntax = form.tools if tools and form.layout is Layout.MARKS else None
+        call = (self._ids(syntax.start), self._ids(syntax.end)) if syntax and syntax.end else ((), ())
         # Marks of several tokens begin with a control token that others begin with, too.
         shared = len(start) > 1 and start[0] in self._tokenizer.special_token_ids
         blanks = [self._tokenizer.encode(text) for text in _BLANKS]
@@ -109,15 +92,11 @@ class ThinkingBudgets:
             end=end,
             opens=marks.opens,
             anywhere=marks.anywhere,
-            call_start=() if call is None else call[0],
-            call_end=() if call is None else call[1],
+            call_start=(call[1] and call[0]) or (),
+            call_end=(call[0] and call[1]) or (),
             blanks=tuple(ids[0] for ids in blanks if len(ids) == 1),
             held=1 if shared else len(start) - 1,
         )
-
-    def _pair(self, start: str, end: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        first, last = self._ids(start), self._ids(end)
-        return None if first is None or last is None else (first, last)
 
     def _ids(self, mark: str) -> tuple[int, ...] | None:
         """Return a mark's ids; None if they depend on the text around it."""
@@ -129,19 +108,6 @@ class ThinkingBudgets:
             _occurs(ids, self._tokenizer.encode(before + mark + after)) for before, after in _CONTEXTS
         )
         return ids if whole else None
-
-
-def _marks(form: AnswerFormat, *, tools: bool) -> _Marks | None:
-    if form.layout is Layout.HARMONY:
-        start = "<|channel|>analysis<|message|>"
-        return _Marks(start, "<|end|><|start|>assistant", None, anywhere=True, opens=False)
-    reasoning = form.reasoning
-    if reasoning is None or form.layout is not Layout.MARKS:
-        return None
-    # A call within reasoning ends it. Without an end mark of its own the call is part of the reasoning.
-    syntax = form.tools if tools else None
-    call = None if syntax is None or not syntax.end else (syntax.start, syntax.end)
-    return _Marks(reasoning.start, reasoning.end, call, reasoning.anywhere, reasoning.opens)
 
 
 def _occurs(part: tuple[int, ...], ids: Sequence[int]) -> bool:

@@ -1,7 +1,4 @@
-"""The tokenizer protocol, and its implementation with transformers.
-
-This runs in the server, without MLX.
-"""
+"""A model's tokenizer: text to token ids and back, and its chat template. Without MLX."""
 
 from __future__ import annotations
 
@@ -11,21 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.answer.answer_format import (
     GENERIC,
-    AnswerFormat,
     Layout,
     answer_format,
     template_type,
     tool_syntax,
 )
 from scheduler.answer.detokenizer import (
-    ByteLevelDetokenizer,
     ByteTable,
     Detokenizer,
-    PieceDetokenizer,
+    TableDetokenizer,
     WindowDetokenizer,
     byte_level,
     sentence_piece,
@@ -41,83 +36,8 @@ from scheduler.request import ChatPrompt
 from scheduler.shared.folder.reading import GENERATION_CONFIG, named_ends, read_json
 from scheduler.shared.messages import GrammarTokenizer
 
-_VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BATCH_TEXTS = 4096
 """The library converts a batch's texts and frees its results with the GIL: 48 ms for 62,000 texts at once."""
-
-
-class Tokenizer(Protocol):
-    """Text to token ids and back, and the model's chat template."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Return one more than the largest token id of the tokenizer. The model may have more ids, without
-        text."""
-        ...
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Return the tokens that end an answer: those that files name, and the template's own."""
-        ...
-
-    @property
-    def answer_format(self) -> AnswerFormat:
-        """Return how the model writes reasoning and tool calls."""
-        ...
-
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        """Return tokens that no plain text contains, such as the templates' turn marks."""
-        ...
-
-    def render(self, prompt: ChatPrompt) -> str:
-        """Return the prompt text of a conversation, up to the assistant's turn (or within it). Raise
-        TemplateFailed."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Return token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
-        InvalidRequest for a text that the tokenizer fails on."""
-        ...
-
-    @property
-    def cuts(self) -> Mapping[str, int]:
-        """Return the added tokens at which the tokenizer cuts a text before it does anything else, with their
-        ids. Empty if it is not known to do so."""
-        ...
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return `encode` of each text; faster than one after another."""
-        ...
-
-    def encode_whole(self, text: str) -> list[int]:
-        """Return the ids of `encode` with those that the tokenizer puts around a text: the last token of an
-        embedder, for example."""
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a prompt's ids, special tokens spelled out. Thread-safe."""
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return one token as UTF-8, special ones spelled out. It may be part of a character, and it includes
-        the space that it has in the middle of a text. Empty for ids without a token."""
-        ...
-
-    def opening_bytes(self, token_id: int) -> bytes:
-        """Return the same for a token that begins a text: it may lack its space."""
-        ...
-
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
-        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`. `after`:
-        the last tokens of the text that this one continues; None if it begins one."""
-        ...
-
-    def to_json(self) -> str:
-        """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
-        ...
 
 
 class HubTokenizer:
@@ -132,83 +52,75 @@ class HubTokenizer:
         reasoning_parser: str = "auto",
     ) -> None:
         """Raise StartupError if the folder has no usable tokenizer."""
-        if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
-            # transformers would make an empty tokenizer without a word.
-            raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
         self._tokenizer = _loaded(folder)
-        _read_other_templates(self._tokenizer, folder)
+        templates = _templates(self._tokenizer.chat_template, folder)
         self._backend: Any = self._tokenizer.backend_tokenizer
         # A last training's, or a last call's: `save_pretrained` writes them into the file.
         self._backend.no_truncation()
         self._backend.no_padding()
         vocabulary = self._tokenizer.get_vocab()
-        self._vocabulary = 1 + max(vocabulary.values(), default=-1)
-        # mlx-lm asks for it several times, and the library makes a new one each time.
-        vars(self._tokenizer)["get_vocab"] = lambda: vocabulary
-        templates = self._tokenizer.chat_template
-        if isinstance(templates, dict):  # The one that is used with tools shows what calls look like.
-            self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
-        self._format = answer_format(
-            self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
-        )
-        self._tokenizer.chat_template = templates
-        render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
-        self.template_reading, self._marks = TemplateReading(), WrittenMarks()
-        self._renderer: Renderer | None = None
-        if render is not None:
-            reading = tooled = reading_of(render)
-            if isinstance(templates, dict) and "tool_use" in templates:
-                tooled = reading_of(render, (PROBE_TOOL,))
-            self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
-            without, with_tools = fitted(render, reading), fitted(render, tooled)
-            self._renderer = lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
-            self._marks = marks_of(with_tools, apart=APART in tooled.forms)
-        if tool_parser == "auto" and self._lacks_tools():
-            self._format = replace(self._format, tools=tool_syntax(GENERIC))
-        self._is_generic = self._format.tool_calls == GENERIC
-        self._system_turn = (
-            self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)
-        )
+        self.vocabulary = 1 + max(vocabulary.values(), default=-1)
+        """One more than the largest token id. The model may have more ids, without text."""
         self._special_ids = {
             token_id: str(added)
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
-        self._ends = self._named_ends(folder)
+        self.special_token_ids = frozenset(self._special_ids)
+        """Tokens that no plain text contains, such as the templates' turn marks."""
+        # The reading of the format asks for it several times, and the library makes a new one each time.
+        vars(self._tokenizer)["get_vocab"] = lambda: vocabulary
+        # The one that is used with tools shows what calls look like.
+        named = templates if isinstance(templates, dict) else {}
+        self._tokenizer.chat_template = named.get("tool_use", named.get("default", templates))
+        self.answer_format = answer_format(
+            self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
+        )
+        """How the model writes reasoning and tool calls."""
+        self._tokenizer.chat_template = templates
+        self.template_reading, self._marks = TemplateReading(), WrittenMarks()
+        self._renderer: Renderer | None = None
+        render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        if render is not None:
+            self._renderer = self._read_template(render, has_other="tool_use" in named)
+        if tool_parser == "auto" and self._lacks_tools():
+            self.answer_format = replace(self.answer_format, tools=tool_syntax(GENERIC))
+        self._is_generic = self.answer_format.tool_calls == GENERIC
+        self._system_turn = (
+            self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)
+        )
+        files = (read_json(folder / name) or {} for name in ("config.json", GENERATION_CONFIG))
+        eos = self._tokenizer.eos_token_id
+        ends = named_ends(*files) | (set() if eos is None else {int(eos)})
         tokens = {token: token_id for token_id, token in self._special_ids.items()}
-        self._ends |= ends_of_turn(self._marks, self._format.layout, tokens, self._ends)
+        self.eos_token_ids = ends | ends_of_turn(self._marks, self.answer_format.layout, tokens, ends)
+        """The tokens that end an answer: those that files name, and the template's own."""
         self.spelling = spelling_of(self._backend, vocabulary)
         del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
             cache(self._spelled_behind_itself)
             if self.spelling is Spelling.LIBRARY
-            else self._made_byte_table(self._backend.id_to_token).__getitem__
+            else self._byte_table(frozenset(self._special_ids.values())).__getitem__
         )
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
 
-    @property
-    def vocabulary(self) -> int:
-        return self._vocabulary
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self._ends
-
-    def _named_ends(self, folder: Path) -> frozenset[int]:
-        config, generation_config = (read_json(folder / name) for name in ("config.json", GENERATION_CONFIG))
-        eos = self._tokenizer.eos_token_id
-        return named_ends(config or {}, generation_config or {}) | (set() if eos is None else {int(eos)})
+    def _read_template(self, render: Renderer, *, has_other: bool) -> Renderer:
+        """Return the renderer that passes what the template takes. `has_other`: with tools there is another
+        one."""
+        reading = tooled = reading_of(render)
+        if has_other:
+            tooled = reading_of(render, (PROBE_TOOL,))
+        self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
+        without, with_tools = fitted(render, reading), fitted(render, tooled)
+        self._marks = marks_of(with_tools, apart=APART in tooled.forms)
+        return lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
 
     @property
     def found(self) -> str:
         """Which notations and ends of turn were found, and what is not read, as one line."""
-        ends = (self._backend.id_to_token(token) for token in sorted(self._ends))
-        return found(self._format, self._marks, [end for end in ends if end is not None])
-
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        return frozenset(self._special_ids)
+        ends = (self._backend.id_to_token(token) for token in sorted(self.eos_token_ids))
+        return found(self.answer_format, self._marks, [end for end in ends if end is not None])
 
     @property
     def has_chat_template(self) -> bool:
@@ -217,14 +129,12 @@ class HubTokenizer:
     @property
     def template_verdicts(self) -> tuple[str, ...]:
         """What is unusual in what the chat template writes, for an operator."""
-        reasons = self._format.reasoning_notation != "none"
-        return self.template_reading.verdicts(generic=self._is_generic, reasons=reasons)
-
-    @property
-    def answer_format(self) -> AnswerFormat:
-        return self._format
+        reasons = self.answer_format.reasoning_notation != "none"
+        return tuple(self.template_reading.verdicts(generic=self._is_generic, reasons=reasons))
 
     def render(self, prompt: ChatPrompt) -> str:
+        """Return the prompt text of a conversation, up to the assistant's turn (or within it). Raise
+        TemplateFailed."""
         if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
@@ -232,14 +142,20 @@ class HubTokenizer:
             if self._is_generic:
                 prompt = generic_tools.rewritten(prompt, system_turn=self._system_turn)
             return self._renderer(prompt)
-        except Exception as error:
-            raise chat_template.failed(error) from error
+        except Exception as error:  # A template is a program and may raise anything; only this request fails.
+            raise TemplateFailed(
+                f"the model's chat template does not accept these messages: {error}", param="messages"
+            ) from error
 
     def encode(self, text: str) -> list[int]:
+        """Return token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
+        InvalidRequest for a text that the tokenizer fails on."""
         return self._encode([text], special=False)[0]
 
     @property
     def cuts(self) -> Mapping[str, int]:
+        """Return the added tokens at which the tokenizer cuts a text before it does anything else, with their
+        ids. Empty if it is not known to do so."""
         # The others are looked for in the text between these, after the normalizer has changed it.
         first = {
             token_id: added
@@ -251,9 +167,12 @@ class HubTokenizer:
         return {added.content: token_id for token_id, added in first.items()}
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return `encode` of each text; faster than one after another."""
         return self._encode(texts, special=False)
 
     def encode_whole(self, text: str) -> list[int]:
+        """Return the ids of `encode` with those that the tokenizer puts around a text: the last token of an
+        embedder, for example."""
         return self._encode([text], special=True)[0]
 
     def _encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
@@ -273,31 +192,37 @@ class HubTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a prompt's ids, special tokens spelled out. Thread-safe."""
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:
+        """Return one token as UTF-8, special ones spelled out. It may be part of a character, and it includes
+        the space that it has in the middle of a text. Empty for ids without a token."""
         return self._middle(token_id)
 
     def opening_bytes(self, token_id: int) -> bytes:
+        """Return the same for a token that begins a text: it may lack its space."""
         return self._opening(token_id)
 
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
+        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`. `after`:
+        the last tokens of the text that this one continues; None if it begins one."""
         # There are few sets of spelled tokens, and one table serves all requests with the same set.
         shown = spelled.intersection(self._special_ids.values())
         if self.spelling is Spelling.LIBRARY:
-            hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
+            hidden = self._hidden(shown)
             seen = [token_id for token_id in after or () if token_id not in hidden]
             return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden), seen)
         if shown not in self._byte_tables:
             self._byte_tables[shown] = self._byte_table(shown)
         table = self._byte_tables[shown]
-        if self.spelling is Spelling.BYTE_LEVEL:
-            return ByteLevelDetokenizer(table)
-        return PieceDetokenizer(table, self._opening, begun=after is not None)
+        opening = None if self.spelling is Spelling.BYTE_LEVEL else self._opening
+        return TableDetokenizer(table, opening, begun=after is not None)
 
     def to_json(self) -> str:
+        """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
         written = str(self._backend.to_str())
         return written if self.spelling is not Spelling.PIECES else with_plain_decoder(written)
 
@@ -308,11 +233,11 @@ class HubTokenizer:
     def _lacks_tools(self) -> bool:
         """Return whether there is a template, and it writes no tools, or writes them for an unknown
         syntax."""
-        if self._renderer is None or self._format.layout is not Layout.MARKS:
+        if self._renderer is None or self.answer_format.layout is not Layout.MARKS:
             return False
         # It may mention calls, so that a parser is inferred, and write no tools.
-        drops_results = "tool" in self.template_reading.dropped
-        return self._format.tools is None or drops_results or not generic_tools.knows_tools(self._renderer)
+        lacks = self.answer_format.tools is None or "tool" in self.template_reading.dropped
+        return lacks or not generic_tools.knows_tools(self._renderer)
 
     def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
         seen = [token_id for token_id in token_ids if token_id not in hidden]
@@ -330,73 +255,58 @@ class HubTokenizer:
         return twice[len(once) :].encode("utf-8", "replace")
 
     def _byte_table(self, shown: frozenset[str]) -> ByteTable:
-        hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
-        spelling = self._backend.id_to_token
-        return self._made_byte_table(lambda token_id: None if token_id in hidden else spelling(token_id))
+        hidden, spelled = self._hidden(shown), self._backend.id_to_token
+        read = byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece
+        return ByteTable(lambda token_id: None if token_id in hidden else spelled(token_id), read)
 
-    def _made_byte_table(self, token_of: Callable[[int], str | None]) -> ByteTable:
-        return ByteTable(token_of, byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece)
+    def _hidden(self, shown: frozenset[str]) -> set[int]:
+        return {token_id for token_id, token in self._special_ids.items() if token not in shown}
 
 
 def _loaded(folder: Path) -> Any:
-    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json` where there is
-    one. Raise StartupError."""
+    """Return transformers' tokenizer, around the library's own reading of `tokenizer.json`: a class of
+    transformers would build it anew, with other parts than the file's. Raise StartupError."""
     # PyTorch is not needed here, so neither is transformers' advice to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Imported late: it takes a second, and scripted tests do not need it.
     from tokenizers import Tokenizer as LibraryTokenizer
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    file = folder / "tokenizer.json"
-    # A class of its own would build the tokenizer anew, with other parts than the file's.
-    kind = PreTrainedTokenizerFast if file.exists() else AutoTokenizer
+    if not (file := folder / "tokenizer.json").exists():
+        raise StartupError(
+            f"--model: {folder} holds no tokenizer.json: download it again, or let transformers make one of"
+            " what is there (AutoTokenizer.from_pretrained, save_pretrained)"
+        )
     try:
         # None asks on a terminal whether to run the folder's own code.
-        made: Any = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if not file.exists():
-            if getattr(made, "backend_tokenizer", None) is None:
-                raise StartupError(
-                    f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
-                )
-            return made
+        made: Any = PreTrainedTokenizerFast.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         library = LibraryTokenizer.from_file(str(file))
-    except StartupError:
-        raise
     except Exception as error:  # Both libraries raise whatever their parsers raise.
         reason = " ".join(str(error).split())  # transformers writes several lines
         raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
-    theirs = made.backend_tokenizer
-    known = library.get_added_tokens_decoder()
+    theirs, known = made.backend_tokenizer.get_added_tokens_decoder(), library.get_added_tokens_decoder()
     # What tokenizer_config.json names beside the file; it changes nothing of what the file has.
-    library.add_tokens(
-        [token for at, token in sorted(theirs.get_added_tokens_decoder().items()) if at not in known]
-    )
+    library.add_tokens([token for at, token in sorted(theirs.items()) if at not in known])
     made._tokenizer = library
     if not library.num_special_tokens_to_add(is_pair=False):
         # DeepSeek's file puts nothing before a text, which its makers' class did; transformers 5 forgets it.
         config = read_json(folder / "tokenizer_config.json") or {}
-        made.add_bos_token, made.add_eos_token = (
-            config.get(name) is True for name in ("add_bos_token", "add_eos_token")
-        )
+        made.add_bos_token = config.get("add_bos_token") is True
+        made.add_eos_token = config.get("add_eos_token") is True
     return made
 
 
-_TEMPLATE_FILES = ("chat_template.json", "processor_config.json")
-
-
-def _read_other_templates(tokenizer: Any, folder: Path) -> None:
-    """Give the tokenizer the template that the model's processor has, where it has none itself, and its
-    templates by name as it reads them. Raise StartupError."""
-    for file in _TEMPLATE_FILES:
-        if tokenizer.chat_template is None and (content := read_json(folder / file)) is not None:
-            tokenizer.chat_template = content.get("chat_template")
-    named = tokenizer.chat_template
-    if isinstance(named, list | tuple):
-        named = tokenizer.chat_template = {one["name"]: one["template"] for one in named}
+def _templates(given: Any, folder: Path) -> Any:
+    """Return the tokenizer's template, or else the one that the model's processor has; several by their
+    names. Raise StartupError."""
+    for file in ("chat_template.json", "processor_config.json"):
+        if given is None and (content := read_json(folder / file)) is not None:
+            given = content.get("chat_template")
+    named = {one["name"]: one["template"] for one in given} if isinstance(given, list | tuple) else given
     if isinstance(named, dict) and "default" not in named:
-        if len(named) != 1:
-            raise StartupError(
-                f"--model: {folder} has chat templates named {', '.join(sorted(named))},"
-                " and none named default"
-            )
-        tokenizer.chat_template = next(iter(named.values()))
+        raise StartupError(
+            f"--model: {folder} has chat templates named {', '.join(sorted(named))}, and none named default"
+        )
+    return named

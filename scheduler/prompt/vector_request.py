@@ -26,20 +26,12 @@ def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
 
 def check_dimensions(dimensions: int, embedder: Embedder) -> None:
     """Raise InvalidRequest if the model's vectors cannot be cut to this number of dimensions; 0 keeps all."""
-    if dimensions in (0, embedder.dimensions):
-        return
-    if not embedder.matryoshka:
-        raise InvalidRequest(
-            f"the model's vectors have {embedder.dimensions} dimensions, and nothing says that fewer of them"
-            " mean anything (matryoshka_dimensions or is_matryoshka in config.json, or --matryoshka on)",
-            param="dimensions",
-        )
-    allowed = embedder.matryoshka if isinstance(embedder.matryoshka, tuple) else None
-    if dimensions > embedder.dimensions or (allowed is not None and dimensions not in allowed):
-        which = f"1 to {embedder.dimensions}"
-        if allowed is not None:
-            which = " or ".join(map(str, sorted({*allowed, embedder.dimensions})))
-        raise InvalidRequest(f"dimensions must be {which}, not {dimensions}", param="dimensions")
+    most, cuts = embedder.dimensions, embedder.matryoshka
+    allowed = cuts if isinstance(cuts, tuple) else range(1, most if cuts else 0)
+    if dimensions not in (0, most) and dimensions not in allowed:
+        which = f"1 to {most}" if cuts is True else " or ".join(map(str, sorted({*allowed, most})))
+        hint = "" if cuts else ": nothing in config.json says that fewer mean anything"
+        raise InvalidRequest(f"dimensions must be {which}, not {dimensions}{hint}", param="dimensions")
 
 
 def truncated_length(request: GenerationRequest, context_tokens: int) -> int | None:

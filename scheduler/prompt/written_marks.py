@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
-from scheduler.prompt.chat_template import Renderer
+from scheduler.prompt.chat_template import Renderer, tried
 from scheduler.prompt.history_forms import CALL, END, QUESTION, TEXT, THOUGHTS, probe, turn_of
 from scheduler.request import Message
 
@@ -39,10 +39,7 @@ def marks_of(render: Renderer, *, apart: bool) -> WrittenMarks:
     """Return the marks. `apart`: text beside calls is a message of its own."""
 
     def between(first: str, last: str, *messages: Message) -> str:
-        try:
-            text = render(probe(*messages))
-        except Exception:  # A template is a program and may raise anything.
-            return ""
+        text = tried(render, probe(*messages)) or ""
         start, end = text.find(first), text.rfind(last)
         return text[start + len(first) : end] if 0 <= start < end else ""
 
@@ -80,7 +77,7 @@ def found(form: AnswerFormat, marks: WrittenMarks, ends: Sequence[str]) -> str:
     """Return one line for an operator: which notations and ends of turn were found, and what is not read."""
     own = form.reasoning
     thoughts = form.reasoning_notation + (f" ({own.start} to {own.end})" if own else "")
-    calls = form.call_notation if form.has_tool_calls else "none"
+    calls = form.call_notation
     facts = (f"calls: {calls}", f"thoughts: {thoughts}", f"ends: {' '.join(ends) or 'none'}")
     return "; ".join((*facts, *_unread(form, marks)))
 

@@ -17,10 +17,10 @@ from functools import partial
 import structlog
 import trio
 
-from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.errors import RequestFailed, SchedulerError
 from scheduler.events import AnswerPiece, FinishReason
-from scheduler.prompt.offload import Lane, Offload
+from scheduler.offload import Lane, Offload
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import End, EndToken, Part, StreamRecord
 from scheduler.requests.table import Requests

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from scheduler.answer.assembly import Heavy
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import Heavy
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import (
     AnswerPiece,
@@ -23,18 +23,18 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.prompt.preparation import Prepared
+from scheduler.prepared import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.time_line import RequestReport, TimeLine
+from scheduler.requests.time_line import TimeLine
 from scheduler.shared.messages import (
     MAX_KIND_CHARACTERS,
     Submit,
     TokenOut,
     TurnEnded,
 )
-from scheduler.statistics import RunningStatistics
+from scheduler.statistics import RequestReport
 
 _TRUSTED_STEPS = 4
 """More steps than can have been in flight when an engine died. Not tokens: one step may yield sixteen."""
@@ -213,7 +213,7 @@ class StreamRecord:
         only_prompt = self.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
-                return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
+                return self.pipeline.read(part.token, part.logprobs)
             case EndToken(out) if not only_prompt:
                 if out.logprobs is not None:
                     self.end_token = self.pipeline.end_token(out.token, out.logprobs)
@@ -290,51 +290,32 @@ class StreamRecord:
             case _:
                 self.outcome = "error"
 
-    def statistics(self, now: float) -> RunningStatistics:
-        """Return what the operators' report shows."""
-        request = self.request
-        return RunningStatistics(
+    def report(self, now: float, *, with_spans: bool = False) -> RequestReport:
+        """Return what operators see of it, from its arrival until `now`."""
+        request, start = self.request, self.arrived_at
+        spans = self.time_line.spans(now) if with_spans else ()
+        return RequestReport(
             id=request.public_id,
-            engine=None if self.state is State.AWAITING_ENGINE else self.engine,
+            choice=self.choice,
             request_id=self.request_id,
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
             state=self.shown_state,
+            outcome=self.outcome,
+            engine=None if self.state is State.AWAITING_ENGINE else self.engine,
             prompt_tokens=len(self.submit.prompt),
             prefilled_tokens=self.prefilled_tokens,
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
             max_tokens=self.submit.max_tokens,
-            age_seconds=now - self.arrived_at,
-            running_seconds=None if self.started_at is None else now - self.started_at,
-            waits_for="" if self.state is State.SUBMITTED else self.waits_for,
-        )
-
-    def report(self, now: float) -> RequestReport:
-        """Return what operators see of it, from its arrival until `now`."""
-        request, start = self.request, self.arrived_at
-        return RequestReport(
-            id=request.public_id,
-            choice=self.choice,
-            tenant=request.tenant,
-            session=request.session or "",
-            priority=request.priority,
-            state=self.shown_state,
-            outcome=self.outcome,
-            engine=self.engine,
-            prompt_tokens=len(self.submit.prompt),
-            cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
-            max_tokens=self.submit.max_tokens,
             resumed=self.resumed,
+            dispatched_seconds=None if self.dispatched_at is None else self.dispatched_at - start,
+            first_token_seconds=None if self.first_token_at is None else self.first_token_at - start,
             total_seconds=now - start,
             waits_for=self.waits_for,
             ahead=None,
-            spans=tuple(
-                replace(span, start=span.start - start, end=span.end - start)
-                for span in self.time_line.spans(now)
-            ),
+            spans=tuple(replace(span, start=span.start - start, end=span.end - start) for span in spans),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What happened to a request, as spans that follow each other: for its page, and for its trace.
+"""What happened to a request, as spans that follow each other: for its page.
 
 Pure: times are arguments, on trio's clock. A span is made when the request's state changes, and for each
 prefill chunk; a token costs nothing. Writing never raises: it is done where all streams of an engine are
@@ -9,59 +9,15 @@ are joined, so that a prompt of a thousand chunks is shown in coarser ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from scheduler.requests.lifecycle import State
+from scheduler.statistics import Span
 
 MOST_SPANS = 64
 RESUMED = "resumed"
 """The phase of a prefill after a preemption or an engine's death, until the next token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`phase`: the value of a `lifecycle.State`, or RESUMED. `waits_for`: why the request waits for a slot;
-    empty in other phases. `chunks`, `tokens`: the prefill chunks that ended in it, and the prompt tokens
-    computed by them."""
-
-    phase: str
-    start: float
-    end: float
-    waits_for: str = ""
-    engine: str = ""
-    chunks: int = 0
-    tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RequestReport:
-    """What operators see of one choice of a request from arrival until now, or to its end. It has no text of
-    prompt or answer."""
-
-    id: str
-    choice: int
-    tenant: str
-    session: str
-    priority: int
-    state: str
-    """The state, as in `RunningStatistics.state`."""
-    outcome: str | None
-    """How the request ended, or None while it runs."""
-    engine: str | None
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    max_tokens: int
-    resumed: int
-    total_seconds: float
-    waits_for: str
-    """One of `shared.waits.REASONS`; empty if it runs or has ended."""
-    ahead: int | None
-    """How many queued requests will be served before it, or None if it is not in the queue."""
-    spans: tuple[Span, ...]
-    """Their times are seconds since the request's arrival."""
 
 
 _P = ParamSpec("_P")

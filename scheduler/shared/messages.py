@@ -66,7 +66,6 @@ class GrammarTokenizer(WireStruct, frozen=True):
 
 
 Float32: TypeAlias = Literal["float32", "tf32"]
-Wired: TypeAlias = Literal["weights", "all", "off"]
 """What Metal keeps resident, so that nothing else pushes it out of memory."""
 
 
@@ -110,7 +109,6 @@ class EngineConfig(WireStruct, frozen=True):
     fingerprint: str = ""
     """Fingerprint of the model that it must be (`engine/model_source.py`); empty if `model_folder` is this
     machine's."""
-    wired: Wired = "weights"
     speculation: Literal["auto", "none"] = "auto"
     """Whether rows verify drafts where that is expected to save time."""
     kv_cache_dtype: KvCacheDtype = "auto"

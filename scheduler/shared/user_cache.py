@@ -19,7 +19,7 @@ def user_cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def user_data_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for what cannot be had again, such as converted models. macOS empties Library/Caches
+    """Return the folder for what cannot be had again, such as engines' token. macOS empties Library/Caches
     when the disk is full, and so do cleaners; elsewhere it is the folder of the caches. Creates nothing."""
     if sys.platform == "darwin" and not environment.get("XDG_CACHE_HOME"):
         return _home(environment) / "Library" / "Application Support" / "penstock"

@@ -43,5 +43,5 @@ HTTP_REFUSALS = (
 )
 OTHER = "other"
 """The label of tenants that the operator did not name, of unknown routes, and so on."""
-TELEMETRY_PARTS = ("samples", "log", "recent", "tracer", "time_line", "engine_totals")
+TELEMETRY_PARTS = ("samples", "log", "recent", "time_line", "engine_totals")
 METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")

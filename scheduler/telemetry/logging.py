@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
 
 import structlog
 
@@ -27,12 +28,28 @@ def configure(style: Literal["console", "json"], level: str, file: Write | None 
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            renderer,
+            renderer if file is None else partial(_parted, renderer),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr) if file is None else lambda *_: _Parted(file),
         cache_logger_on_first_use=False,
     )
+
+
+_SENTENCES: Mapping[str, str] = {
+    "no_api_keys": "open       everyone who can reach {host} can use this server: set --api-key",
+    "engine_died": "restarting the engine {exit} ({reason}); the next one starts in {restart_in_seconds:g} s",
+}
+"""What a terminal shows in place of a line of the log."""
+
+
+def _parted(
+    renderer: structlog.typing.Processor, logger: Any, level: str, event: structlog.typing.EventDict
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the line for the file, and what a terminal shows."""
+    said = _SENTENCES.get(event["event"], "").format_map(event)
+    line = renderer(logger, level, event)
+    return (line, said or line), {}
 
 
 class _Parted:
@@ -41,13 +58,13 @@ class _Parted:
     def __init__(self, file: Write) -> None:
         self._file = file
 
-    def info(self, line: str) -> None:
+    def info(self, line: str, said: str) -> None:
         self._file(line)
 
-    def warning(self, line: str) -> None:
+    def warning(self, line: str, said: str) -> None:
         self._file(line)
         # The terminal's line may show how far a load is.
-        print(f"\r\x1b[K{line}", file=sys.stderr)
+        print(f"\r\x1b[K{said}", file=sys.stderr)
 
     debug = msg = info
     error = critical = exception = fatal = warn = warning

@@ -250,7 +250,7 @@ class Metrics:
         )
         self.telemetry_failures = declare.counters(
             "penstock_telemetry_failures",
-            "Exceptions in telemetry: each lost a sample, a log line or a span.",
+            "Exceptions in telemetry: each lost a sample or a log line.",
             part=label_values.TELEMETRY_PARTS,
         )
 

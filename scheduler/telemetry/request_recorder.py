@@ -1,36 +1,29 @@
-"""The record of a finished request: samples, one log line, a row for the live page, and spans."""
+"""The record of a finished request: samples, one log line, and a row for the live page."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import replace
+from itertools import islice
 
 import structlog
 
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.time_line import RequestReport
+from scheduler.statistics import RequestReport
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
 
-Tracer: TypeAlias = Callable[[StreamRecord, float], None]
-"""Makes the spans of a request that ended at the given time. Called in the task that reads the link: it must
-not wait."""
-
 
 class RequestRecorder:
-    """Records each request once, when it has ended or is refused. It never raises. Without `tracer` nothing
-    is traced."""
+    """Records each request once, when it has ended or is refused. It never raises."""
 
-    def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: ModelMetrics) -> None:
         self.recent = RecentRequests()
         self._metrics = metrics
-        self._tracer = tracer
         self._containment = Containment(metrics.server)
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
@@ -45,8 +38,6 @@ class RequestRecorder:
         self._containment.run("recent", self.recent.add, record, now)
         self._containment.run("log", log_request, self._metrics.model, record, now)
         self._containment.run("time_line", record.time_line.check)
-        if self._tracer is not None:
-            self._containment.run("tracer", self._tracer, record, now)
 
 
 _log = structlog.get_logger("request")
@@ -114,57 +105,24 @@ def _between(start: float, end: float | None) -> float | None:
 KEPT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RecentRequest:
-    """A row of the live page. `number` counts up, so that a reader can fetch only newer rows. Seconds count
-    from arrival, and are None for what did not happen."""
-
-    number: int
-    id: str
-    tenant: str
-    session: str
-    outcome: str
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    dispatched_seconds: float | None
-    first_token_seconds: float | None
-    total_seconds: float
-
-
 class RecentRequests:
     """The last KEPT finished requests, in memory only: 0.8 MB at most, with their time lines."""
 
     def __init__(self) -> None:
-        self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
-        self._reports: deque[RequestReport] = deque(maxlen=KEPT)
+        self._kept: deque[RequestReport] = deque(maxlen=KEPT)
         self.number = 0
-        """Number of the last request that ended."""
+        """Number of the last request that ended: they count up, so that a reader can fetch only newer
+        ones."""
 
     def add(self, record: StreamRecord, now: float) -> None:
-        request, start = record.request, record.arrived_at
         self.number += 1
-        self._reports.append(record.report(now))
-        self._kept.append(
-            RecentRequest(
-                number=self.number,
-                id=request.public_id,
-                tenant=request.tenant,
-                session=request.session or "",
-                outcome=record.outcome or "error",
-                prompt_tokens=len(record.submit.prompt),
-                cached_tokens=record.cached_tokens,
-                output_tokens=record.output_tokens,
-                dispatched_seconds=None if record.dispatched_at is None else record.dispatched_at - start,
-                first_token_seconds=None if record.first_token_at is None else record.first_token_at - start,
-                total_seconds=now - start,
-            )
-        )
+        self._kept.append(record.report(now, with_spans=True))
 
-    def since(self, number: int) -> list[RecentRequest]:
-        """Return requests after `number`, the oldest first."""
-        return [one for one in self._kept if one.number > number]
+    def since(self, number: int) -> list[RequestReport]:
+        """Return requests after `number`, the oldest first, without their spans."""
+        newer = min(self.number - number, len(self._kept))
+        return [replace(one, spans=()) for one in islice(self._kept, len(self._kept) - newer, None)]
 
     def request_reports(self, public_id: str) -> list[RequestReport]:
         """Return the reports of a request's choices, the oldest first."""
-        return [report for report in self._reports if report.id == public_id]
+        return [report for report in self._kept if report.id == public_id]

@@ -1,4 +1,4 @@
-"""`--metrics-compat vllm`: the core `vllm:*` series, made from our own at each scrape.
+"""The core `vllm:*` series, for dashboards and gateways, made from our own at each scrape.
 
 Names and labels are vLLM 0.33.0's, so that dashboards made for it, gateway scorers and `server.type: vllm`
 work unchanged. They are aliases: a query uses one family or the other, never both. Each model has its series,

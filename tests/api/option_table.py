@@ -4,6 +4,7 @@ tests.api.option_table`."""
 from __future__ import annotations
 
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from api.options.options import Option, flag, options
@@ -14,10 +15,19 @@ PAGE = Path(__file__).parents[2] / "api" / "OPTIONS.md"
 
 
 def table() -> str:
+    """Return a row for each option; those for what a served name may say, too, have one together."""
     rows = ["| option | also | default | |", "|---|---|---|---|"]
-    for group, members in groupby(options(), key=lambda option: option.group):
+    for group, members in groupby(options(), key=attrgetter("group")):
         rows.append(f"| **{group}** | | | |")
-        rows += [_row(option) for option in members]
+        flags = []
+        for option in members:
+            if option.field.startswith("default_"):
+                flags += option.flags
+            else:
+                rows.append(_row(option))
+        if flags:
+            names = " ".join(f"`{name}`" for name in flags)
+            rows.append(f"| {names} | | | Of requests that say none, nor does the name that they ask for. |")
     return "\n".join(rows)
 
 

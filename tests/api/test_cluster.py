@@ -89,37 +89,24 @@ async def test_operators_neither_add_nor_drain_engines(autojump_clock: MockClock
 def test_a_token_is_made_once_and_is_for_its_user_only(tmp_path: Path) -> None:
     """In the user's cache, so that machines need no new copy after a restart."""
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    first, path = join_token(load({"engines": "join"}), environment)
+    first, path = join_token(environment)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert join_token(load({"engines": "join"}), environment) == (first, path)
-    own = tmp_path / "own"
-    own.write_text("a token of the operator's\n")
-    own.chmod(0o600)
-    given = load({"engines": "join", "join_token_file": str(own)})
-    assert join_token(given, environment) == ("a token of the operator's", own)
-
-
-def test_a_short_token_is_refused_by_name(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("short")
-    own.chmod(0o600)
-    with pytest.raises(OptionError, match=r"--join-token-file: .*own has no token of at least 16 characters"):
-        join_token(load({"engines": "join", "join_token_file": str(own)}), {})
+    assert join_token(environment) == (first, path)
+    path.write_text("short")
+    with pytest.raises(OptionError, match=r"join-token has no token of at least 16 characters"):
+        join_token(environment)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_a_token_that_others_can_read_is_refused_with_what_to_do(tmp_path: Path, mode: int) -> None:
-    """The operator's file, the one that an earlier server made, and an engine's copy."""
+    """The one that an earlier server made, and an engine's copy."""
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    _, made = join_token(load({"engines": "join"}), environment)
-    own = tmp_path / "own"
-    own.write_text("a token of the operator's\n")
-    for path, options in ((made, {}), (own, {"join_token_file": str(own)})):
-        path.chmod(mode)
-        with pytest.raises(OptionError, match=f"others can read {path}.* chmod 600"):
-            join_token(load({"engines": "join", **options}), environment)
-    command = ["--join", "127.0.0.1:9", "--token-file", str(own)]
-    with pytest.raises(OptionError, match=f"--token-file: others can read {own}: chmod 600"):
+    _, made = join_token(environment)
+    made.chmod(mode)
+    with pytest.raises(OptionError, match=f"others can read {made}.* chmod 600"):
+        join_token(environment)
+    command = ["--join", "127.0.0.1:9", "--token-file", str(made)]
+    with pytest.raises(OptionError, match=f"--token-file: others can read {made}: chmod 600"):
         engine.main(command, standalone_mode=False)
 
 

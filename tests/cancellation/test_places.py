@@ -15,7 +15,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.engines.boundary import EngineProvision
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from api.cli.launch.command import AGENTS
 from tests.clients.outcomes import Outcome, outcome
 from tests.clients.sessions import (
     AFTER,
@@ -55,7 +54,7 @@ class AgentSession:
 
     @property
     def executable(self) -> str | None:
-        return shutil.which(AGENTS[self.agent].executable, path=search_path())
+        return shutil.which(self.agent, path=search_path())
 
 
 def search_path() -> str:

@@ -3,7 +3,7 @@
     python -m tests.clients.agents [claude codex opencode qwen aider] [--keep FOLDER]
 
 Each runs in a HOME that has only settings of the user's own, for another server: they must not be heard, and
-must be there unchanged when the agent is over. `api/cli/launch/` has what came of it: version and date.
+must be there unchanged when the agent is over. `api/AGENTS.md` has what came of it: version and date.
 Exits 1 where an agent did not show what the file in its folder says.
 """
 
@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from api.cli.launch.agent import Agent
-from api.cli.launch.command import AGENTS
+from api.cli.launch.agents import AGENTS, Agent
 from tests.api import client
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing
@@ -32,6 +31,20 @@ ANSWER = "It says that the heron stands."
 SECONDS = 300
 MODEL = replace(client.MODEL, context_tokens=1 << 20)
 """Every byte of a prompt is a token."""
+EXAMPLES = {
+    "claude": ("-p", "What does note.txt say?", "--allowedTools", "Read"),
+    "codex": (
+        *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+        "What does note.txt say?",
+    ),
+    "opencode": ("run", "What does note.txt say?"),
+    "qwen": ("-y", "-p", "What does note.txt say?"),
+    "aider": (
+        *("--edit-format", "diff", "--no-git", "--yes-always", "--message", "Make it a stork"),
+        "note.txt",
+    ),
+}
+"""Each agent's own arguments for one question without asking back, as its page has them."""
 ELSEWHERE = "http://127.0.0.1:9"
 """Nobody listens there."""
 
@@ -107,7 +120,7 @@ def try_agent(agent: Agent, folder: Path) -> tuple[bool, str]:
     environment = {**os.environ, "HOME": str(home), "PWD": str(work)}
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "PENSTOCK_URL"):
         environment.pop(name, None)
-    version = _run((agent.executable, "--version"), work, environment).stdout.strip()
+    version = _run((agent.name, "--version"), work, environment).stdout.strip()
     with playing(lambda number, prompt: _said(script, prompt), HERMES, model=MODEL) as played:
         command = (
             sys.executable,
@@ -118,7 +131,7 @@ def try_agent(agent: Agent, folder: Path) -> tuple[bool, str]:
             played.url,
             agent.name,
             "--",
-            *agent.example,
+            *EXAMPLES[agent.name],
         )
         done = _run(command, work, environment)
     (folder / "out").write_text(done.stdout + done.stderr)
@@ -160,7 +173,7 @@ def main() -> int:
     good = True
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.agents or AGENTS:
-            if shutil.which(AGENTS[name].executable) is None:
+            if shutil.which(name) is None:
                 print(f"{name}: not installed: {AGENTS[name].install}")
                 continue
             fine, line = try_agent(AGENTS[name], (options.keep or Path(temporary)) / name)

@@ -48,6 +48,8 @@ class LibrarySession:
     program: str
     way: str = ""
     """The protocol, where its program has several."""
+    seals: bool = False
+    """Whether it keeps items itself (`store: false`), and sends their thoughts back sealed."""
 
     @property
     def absent(self) -> str | None:
@@ -78,11 +80,12 @@ SESSIONS = {
     "Pydantic AI, chat completions": LibrarySession("session_pydantic_ai.py", "chat"),
     "Pydantic AI, responses": LibrarySession("session_pydantic_ai.py", "responses"),
     "Pydantic AI, messages": LibrarySession("session_pydantic_ai.py", "messages"),
-    "openai-agents, responses": LibrarySession("session_openai_agents.py", "responses"),
+    "openai-agents, responses": LibrarySession("session_openai_agents.py", "responses", seals=True),
     "openai-agents, chat completions": LibrarySession("session_openai_agents.py", "chat"),
     "openai-node, chat completions": LibrarySession("session_openai.mjs", "chat"),
     "openai-node, responses": LibrarySession("session_openai.mjs", "responses"),
     "AI SDK, `openai`": LibrarySession("session_ai_sdk.mjs", "openai"),
+    "AI SDK, `openai`, `store: false`": LibrarySession("session_ai_sdk.mjs", "sealed", seals=True),
     "AI SDK, `openai-compatible`": LibrarySession("session_ai_sdk.mjs", "openai-compatible"),
     "AI SDK, `anthropic`": LibrarySession("session_ai_sdk.mjs", "anthropic"),
     "AI SDK, `open-responses`": LibrarySession("session_ai_sdk.mjs", "open-responses"),
@@ -130,6 +133,8 @@ def run_sessions(names: Sequence[str], folder: Path) -> Iterator[Outcome]:
         answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
         assert shown["answers"] == answers, (name, shown)
         assert note.read_text() == AFTER, name
+        if SESSIONS[name].seals:
+            assert any(b'"penstock:' in asked.content for asked in pair[0].posted), name
         assert BEGINNING in shown["had"], name
         assert BEGINNING in pair[1].prompts_for(ELSEWHERE)[-1], name
         yield outcome(name, shown["version"], pair, "in the stream; goes on behind what it had")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.api.field_table import replace_table
 from tests.clients.sessions import ANSWERS, BEFORE, ELSEWHERE, ON, PLAIN, READ, STORY, SessionServer
 
 
@@ -36,6 +37,7 @@ class Outcome:
 
 
 RECORDED = Path(__file__).parent / "outcomes.json"
+PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"
 
 
 def recorded() -> list[Outcome]:
@@ -107,7 +109,6 @@ def _outcomes(names: list[str], folder: Path) -> Iterator[Outcome]:
 
 def main() -> int:
     # They import this module.
-    from tests.api import agents_page
     from tests.clients import agent_sessions, library_sessions
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -129,7 +130,7 @@ def main() -> int:
                 failed = True
     kept = [asdict(rows[name]) for name in names if name in rows]
     RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
-    agents_page.write()
+    PAGE.write_text(replace_table(PAGE.read_text(), "| client | version | plain |", table()))
     return int(failed)
 
 

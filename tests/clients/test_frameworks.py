@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from api.answers.errors import WRONG_KEY, ApiError, from_scheduler
+from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, TenantLimit
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.fakes.played_server import PlayedServer, playing
 
@@ -50,11 +52,12 @@ def served() -> Iterator[PlayedServer]:
         yield played
 
 
-def run(program: str, served: PlayedServer) -> list[Any]:
-    """Return the printed lines of JSON. The machine's proxies do not apply."""
+def run(program: str, given: str) -> list[Any]:
+    """Return the printed lines of JSON. `given`: the server's URL, or what else the program reads. The
+    machine's proxies do not apply."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     ran = subprocess.run(
-        [PYTHON, PROGRAMS / f"{program}.py", served.url],
+        [PYTHON, PROGRAMS / f"{program}.py", given],
         capture_output=True,
         text=True,
         timeout=PROGRAM_SECONDS,
@@ -76,7 +79,7 @@ def test_a_framework_chats_streams_and_calls_a_tool(
     program: str, ways: list[str], served: PlayedServer
 ) -> None:
     """The tool gets the model's arguments, and the model gets the tool's result."""
-    assert run(program, served) == [
+    assert run(program, served.url) == [
         {
             "way": way,
             "chat": "Hello there.",
@@ -110,6 +113,51 @@ def test_a_framework_gets_its_object(
     answer."""
     before = served.submitted
     ways = [f"{way}{how}" for way in [*held, *worded] for how in ("", ", streamed")]
-    assert run(program, served) == [{"way": way, "object": json.loads(NOON)} for way in ways]
+    assert run(program, served.url) == [{"way": way, "object": json.loads(NOON)} for way in ways]
     grammars = [bool(submit.grammar) for submit in served.engine.submits[before:]]
     assert grammars == [True] * 2 * len(held) + [False] * 2 * len(worded)
+
+
+READ = {
+    "the prompt is too long": (
+        PromptTooLong(41_000, None, 40_960, param="messages"),
+        ("BadRequestError", "ContextWindowExceededError", "context_overflow"),
+        ("BadRequestError", "ContextWindowExceededError"),
+    ),
+    "too many tokens are asked for": (
+        PromptTooLong(7_000, 65_536, 65_536, param="max_tokens"),
+        ("BadRequestError", "ContextWindowExceededError", "context_overflow"),
+        ("BadRequestError", "ContextWindowExceededError"),
+    ),
+    "one tenant's requests": (
+        TenantLimit("64 requests of this tenant are waiting", retry_after_seconds=2),
+        ("RateLimitError", "RateLimitError", "throttling"),
+        ("RateLimitError", "RateLimitError"),
+    ),
+    "the queue is full": (
+        QueueFull("The server is overloaded: the queue is full", retry_after_seconds=2),
+        ("InternalServerError", "ServiceUnavailableError", None),
+        ("OverloadedError", "InternalServerError"),
+    ),
+    "no such model": (
+        ModelNotFound("The model 'gpt-9' does not exist here: this server has 'tiny'"),
+        ("NotFoundError", "NotFoundError", None),
+        ("NotFoundError", "NotFoundError"),
+    ),
+    "a wrong key": (
+        WRONG_KEY,
+        ("AuthenticationError", "AuthenticationError", None),
+        ("AuthenticationError", "AuthenticationError"),
+    ),
+}
+"""Error -> what openai, litellm and Strands make of it, and anthropic and litellm of Anthropic's form."""
+
+
+def test_litellm_and_strands_know_errors_by_their_own_functions() -> None:
+    sent, expected = [], []
+    for name, (error, of_openai, of_anthropic) in READ.items():
+        api = error if isinstance(error, ApiError) else from_scheduler(error)
+        sent.append([name, api.status, api.openai_body(), api.anthropic_status, api.anthropic_body()])
+        keys = ("error", "openai", "litellm", "strands", "anthropic", "litellm, anthropic")
+        expected.append(dict(zip(keys, (name, *of_openai, *of_anthropic), strict=True)))
+    assert run("read_errors", json.dumps(sent)) == expected

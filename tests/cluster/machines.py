@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api.cli.process_table import processes
+from loadtests.processes import processes
 from tests.end_to_end.serving import Served, eventually
 
 
@@ -107,22 +107,24 @@ class Door:
         with socket.socket() as reserved:
             reserved.bind(("127.0.0.1", 0))
             self.port: int = reserved.getsockname()[1]
-        self.token = folder / "join-token"
+        self.environment = {"XDG_CACHE_HOME": str(folder)}
+        """The server's, which finds its token there."""
+        self.token = folder / "penstock" / "join-token"
+        self.token.parent.mkdir(exist_ok=True)
         self.token.touch(0o600)
         self.token.write_text(secrets.token_hex(32))
 
     def options(self, engines: str = "join") -> list[str]:
         """Return the server's."""
-        options = ["--engines", engines, "--engine-port", str(self.port)]
-        return [*options, "--join-token-file", str(self.token)]
+        return ["--engines", engines, "--engine-address", f":{self.port}"]
 
 
 class RayEngines:
     """`penstock engine --ray`: keeps an engine on each node."""
 
-    def __init__(self, cluster: Machines, door: Door, blas: str) -> None:
+    def __init__(self, cluster: Machines, door: Door) -> None:
         command = [sys.executable, "-m", "api", "engine", "--ray", cluster.address]
-        command += ["--join", f"127.0.0.1:{door.port}", "--token-file", str(door.token), "--blas", blas]
+        command += ["--join", f"127.0.0.1:{door.port}", "--token-file", str(door.token)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -150,8 +152,8 @@ class RayEngines:
 
 
 @contextmanager
-def ray_engines(cluster: Machines, door: Door, blas: str = "off") -> Iterator[RayEngines]:
-    made = RayEngines(cluster, door, blas)
+def ray_engines(cluster: Machines, door: Door) -> Iterator[RayEngines]:
+    made = RayEngines(cluster, door)
     try:
         # A server that starts later waits for less.
         eventually(lambda: bool(made.lines), 90)

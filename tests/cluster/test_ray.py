@@ -56,7 +56,7 @@ def kept(cluster: Machines, door: Door) -> Iterator[RayEngines]:
 
 @pytest.fixture(scope="module")
 def served(kept: RayEngines, door: Door) -> Iterator[Served]:
-    with start(*_SCRIPTED, *door.options(), trained=True) as server:
+    with start(*_SCRIPTED, *door.options(), environment=door.environment, trained=True) as server:
         engines_ready(server, 3)
         yield server
 

@@ -32,8 +32,8 @@ def test_streams_of_a_real_model_survive_an_engine_a_node_and_the_head_at_once(t
     door = Door(tmp_path)
     with (
         machines(tmp_path) as cluster,
-        ray_engines(cluster, door, "auto") as kept,
-        start(*door.options(), environment=cluster.environment, trained=True) as served,
+        ray_engines(cluster, door) as kept,
+        start(*door.options(), environment=cluster.environment | door.environment, trained=True) as served,
     ):
         engines_ready(served, 3)
         undisturbed = trio.run(ask_all, served)

@@ -21,7 +21,6 @@ from scheduler.shared.pooling import Pooler
 from scheduler.telemetry.metrics import Metrics
 from tests.api.client import MODEL
 from tests.api.dialects.test_chat_tools import HERMES
-from tests.api.shortened_requests import EDIT, EDIT_QUESTION, QUESTION, calls
 from tests.clients.sessions import allowed
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
@@ -38,12 +37,23 @@ ANSWERS: Mapping[str, str] = {
     ),
     "4 degrees, rain": "It rains in Oslo, at 4 degrees.",
     "What is in the picture?": "I cannot see it: I read text only.",
-    EDIT_QUESTION: EDIT,
+    "Make it a stork": (
+        "note.txt\n<<<<<<< SEARCH\nthe heron stands in the reeds\n=======\nthe stork stands in the reeds\n"
+        ">>>>>>> REPLACE\n"
+    ),
     "What is 17 times 23?": (
         "<think>\n17 times 20 is 340, and 17 times 3 is 51.\n</think>\n\n17 times 23 is 391."
     ),
 }
 """The end of a prompt's newest question -> what the model writes, thoughts and calls included."""
+QUESTION = "What does note.txt say?"
+CALLS: Mapping[str, Mapping[str, str]] = {
+    "exec_command": {"cmd": "cat note.txt"},
+    "read_file": {"file_path": "/home/agent/note.txt"},
+    "Read": {"file_path": "/home/agent/note.txt"},
+    "read": {"filePath": "/home/agent/note.txt"},
+}
+"""What it calls then, by the agents' tools, of which one's name begins with another's."""
 CONTEXT_TOKENS = 131_072
 
 
@@ -51,7 +61,7 @@ def _written(number: int, prompt: str) -> str:
     """Return the text of the question that comes last in the prompt, or none if no question is in it."""
     question = max((*ANSWERS, QUESTION), key=prompt.rfind)
     if question == QUESTION and question in prompt:
-        return next(_call(*call) for call in calls() if f"<tool>{call[0]}" in prompt)
+        return next(_call(*call) for call in CALLS.items() if f"<tool>{call[0]}" in prompt)
     return ANSWERS[question] if question in prompt else ""
 
 

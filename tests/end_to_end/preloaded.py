@@ -31,7 +31,6 @@ _IMPORTED = (
     "api.assembly",
     "api.cli.serve_command",
     "api.serving",
-    "scheduler.answer.mlx_lm_parts",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen2.tokenization_qwen2",
 )

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import trio
 
-from loadtests.chaos.levels import of_process
+from loadtests.processes import of_process
 from tests.end_to_end.raw_client import Answer, ask, request_bytes
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.end_to_end.test_crowds import idle

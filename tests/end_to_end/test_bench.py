@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -53,7 +51,7 @@ def measured(scripted: Served, tmp_path_factory: pytest.TempPathFactory) -> Path
     assert "throughput" in done.stdout
     # These tests do not depend on a spare core for the load generator.
     runs = record.load(out / "throughput.json")
-    well = record.GeneratorHealth(cpu_share=0.1, lag_p50_seconds=0.0, lag_p99_seconds=0.0)
+    well = record.GeneratorHealth(cpu_share=0.1, lag_p99_seconds=0.0)
     record.save(out / "throughput.json", [msgspec.structs.replace(run, generator=well) for run in runs])
     return out
 
@@ -77,20 +75,11 @@ def test_the_report_stands_alone(measured: Path) -> None:
     assert "Output tokens/s" in page
 
 
-def test_files_can_be_drawn_together_and_judged(measured: Path) -> None:
-    """`report` draws recorded runs; a baseline made of a run accepts it, and rejects a better past."""
-    runs = measured / "throughput.json"
-    drawn = bench("report", str(runs), "--html", str(measured / "again.html"), "--formulas")
+def test_files_can_be_drawn_together(measured: Path) -> None:
+    runs = str(measured / "throughput.json")
+    drawn = bench("report", runs, runs, "--html", str(measured / "again.html"))
     assert drawn.returncode == 0, drawn.stderr
-    baseline = measured / "baseline.json"
-    assert bench("verdict", str(runs), "--baseline", str(baseline), "--write").returncode == 0
-    assert bench("verdict", str(runs), "--baseline", str(baseline)).returncode == 0
-    better: dict[str, Any] = json.loads(baseline.read_text())
-    better["figures"]["output_tokens_per_second"]["value"] *= 10
-    baseline.write_text(json.dumps(better))
-    judged = bench("verdict", str(runs), "--baseline", str(baseline))
-    assert judged.returncode == 1
-    assert "Output tokens/s" in judged.stdout or "output_tokens_per_second" in judged.stdout
+    assert "a #2" in (measured / "again.html").read_text()
 
 
 def test_the_servers_own_metrics_agree_with_the_clients(scripted: Served, tmp_path: Path) -> None:
@@ -184,5 +173,5 @@ def test_the_scenarios_are_listed() -> None:
     """With a line each on their purpose."""
     done = bench("scenarios")
     assert done.returncode == 0
-    for name in ("throughput", "cold-burst", "agents", "long-prompt", "overload", "replay"):
+    for name in ("throughput", "cold-burst", "agents", "long-prompt", "overload"):
         assert name in done.stdout

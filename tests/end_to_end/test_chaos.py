@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import trio
 
@@ -42,18 +40,6 @@ def test_two_deaths_change_no_answer() -> None:
     assert found.server["requests that resumed on another engine"] > 0
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.long
-def test_several_engines_of_a_pool_die_at_once() -> None:
-    """One of three, and then two together: nothing lost, nothing twice, and every greedy answer as
-    undisturbed. The pauses are this machine's."""
-    notes: list[str] = []
-    found = trio.run(run, Plan(requests=REQUESTS, deaths=2, seed=3, poison=False, engines=3), notes.append)
-    assert list(replace(found, gaps=[]).complaints()) == [], notes
-    assert sum(found.strikes.values()) == found.server["deaths"] == 1 + 2
-    assert found.server["requests that resumed on another engine"] > 0
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.long
 def test_slow_steps_and_clients_that_leave_cost_no_answer() -> None:
@@ -62,7 +48,7 @@ def test_slow_steps_and_clients_that_leave_cost_no_answer() -> None:
     notes: list[str] = []
     plan = Plan(requests=REQUESTS, deaths=0, seed=5, poison=False, slow_steps=7)
     found = trio.run(run, plan, notes.append)
-    assert list(replace(found, waits={}).complaints()) == [], notes
+    assert list(found.complaints()) == [], notes
     assert sum(found.slow_steps.values()) == 7
     assert found.server["deaths"] == found.hung == 3
     assert found.left >= 7

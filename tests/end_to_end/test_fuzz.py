@@ -1,4 +1,4 @@
-"""A small fuzz run: `make fuzz` sends five thousand bodies."""
+"""A small fuzz run: `make fuzz` sends ten thousand bodies."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def test_numbers_at_an_edge_harm_nobody(requests: int, seed: int) -> None:
     assert sum(found.statuses.values()) + found.cut == requests
     assert found.cut
     assert found.silence.probes
-    assert sorted(number for _, _, number in found.spans) == list(range(requests))
-    assert set(found.around_stall()) <= set(range(requests))
+    assert set(found.resident_bytes) == {"server", "engine"}
 
 
 def test_equal_seeds_send_equal_bodies() -> None:

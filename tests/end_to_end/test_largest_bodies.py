@@ -32,7 +32,7 @@ _SAMPLE = (
     "/v1/responses tools[]<FunctionTool>.description text",
     "/v1/responses input[]<Call>.arguments text of lists",
     "/v1/chat/completions messages[].tool_calls[].function.arguments text of objects",
-    "/v1/responses text.format<FlatJsonSchemaFormat>.schema lists",
+    "/v1/responses text.format.schema lists",
     "/tokenize prompt text",
     "/detokenize tokens items 0",
 )

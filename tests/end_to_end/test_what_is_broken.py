@@ -60,7 +60,7 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -
     """The embedded model and the BLAS are cached elsewhere, or made again; the log has a warning."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    with serving("--cache", str(in_the_way / "cache")) as served:
+    with serving(environment={"XDG_CACHE_HOME": str(in_the_way / "cache")}) as served:
         assert served.post()[0] == 200
         assert any(str(in_the_way) in line for line in served.log)
 

@@ -10,36 +10,25 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from scheduler.errors import TemplateFailed
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt
 
 EOS = 8000
 VOCABULARY = 8192
 
 
-class ByteTokenizer:
-    """Passes the same contract as `HubTokenizer` (`tests/contracts/check_tokenizer.py`)."""
+class ByteTokenizer(HubTokenizer):
+    """Passes the same contract (`tests/contracts/check_tokenizer.py`)."""
+
+    special_token_ids = frozenset({ord("\n"), EOS})
 
     def __init__(self, answer_format: AnswerFormat = PLAIN) -> None:
         self._table = _Table()
-        self._format = answer_format
-
-    @property
-    def vocabulary(self) -> int:
-        return VOCABULARY
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return frozenset({EOS})
-
-    @property
-    def answer_format(self) -> AnswerFormat:
-        return self._format
-
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        return frozenset({ord("\n"), EOS})
+        self.answer_format = answer_format
+        self.vocabulary = VOCABULARY
+        self.eos_token_ids = frozenset({EOS})
 
     def render(self, prompt: ChatPrompt) -> str:
         if any("refuse me" in message["content"] for message in prompt.messages):
@@ -75,7 +64,7 @@ class ByteTokenizer:
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        return ByteLevelDetokenizer(self._table)
+        return TableDetokenizer(self._table)
 
     def to_json(self) -> str:
         return _written()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
 
@@ -20,7 +20,7 @@ class NotationTokenizer(ByteTokenizer):
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        return ByteLevelDetokenizer(_Spelled(self, self.marks))
+        return TableDetokenizer(_Spelled(self, self.marks))
 
     def plain_bytes(self, token_id: int) -> bytes:
         return self._table[token_id]

@@ -13,15 +13,14 @@ from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.offload import Lane
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import RequestStream, Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
 _T = TypeVar("_T")
@@ -48,7 +47,6 @@ def make_scheduler(
     stall_seconds: float = 120.0,
     folder: ModelFolder = FOLDER,
     preparation: Preparation | None = None,
-    tracer: Tracer | None = None,
     kv_cache_bytes: int = -1,
     continuous: Callable[[], float] = trio.current_time,
     engine: EngineConfig | None = None,
@@ -91,7 +89,6 @@ def make_scheduler(
         EngineProvision(launchers, share_of),
         in_place,
         metrics=metrics or Metrics().of_model("tiny"),
-        tracer=tracer,
         continuous=continuous,
     )
 

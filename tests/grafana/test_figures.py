@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.driver import Driver, default_client
-from loadtests.percentiles import percentile
-from loadtests.presets import EVERYTHING
+from loadtests.client import default_client
+from loadtests.driver import Driver
+from loadtests.figures import output_tokens, percentile, tpot, ttft
 from loadtests.record import Outcome, RequestRecord, RunRecord
 from loadtests.scenario import Scenario
-from loadtests.targets import Target
-from loadtests.window import output_tokens, tpot, ttft
+from loadtests.targets import EVERYTHING, Target
 from scheduler.telemetry.metrics import ITL_SECONDS, LATENCY_SECONDS, TTFT_SECONDS
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.grafana.expressions import GRAFANA, filled_in

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from api.http.asgi import Message, Receive, Scope, Send
+from api.http.asgi import Receive, Scope, Send
 
 
 @dataclass(frozen=True)
@@ -24,90 +24,59 @@ class Script:
     cut_after: int | None = None
     """After this number of deltas the connection ends without an end mark."""
     error_after: int | None = None
-    says: str | None = None
-    """Sent in one delta, instead of one for each word."""
-    cached_tokens: int = 0
-    prompt_tokens: int = 100
 
 
 @dataclass
 class ScriptedTarget:
-    """`script` chooses by the number of the request (from 0) and its body."""
+    """`script` chooses by the number of the request (from 0)."""
 
-    script: Callable[[int, dict[str, Any]], Script] = lambda number, body: Script()
+    script: Callable[[int], Script] = lambda number: Script()
     bodies: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
     timeouts: list[str] = field(default_factory=list)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != "/v1/chat/completions":
-            await _whole(send, 404, {"error": {"message": "no such path"}})
-            return
-        body = json.loads(await _read(receive))
-        number = len(self.bodies)
+        read = b""
+        while (message := await receive())["more_body"]:
+            read += message["body"]
+        body, headers = json.loads(read + message["body"]), dict(scope["headers"])
+        script = self.script(len(self.bodies))
         self.bodies.append(body)
-        headers = dict(scope["headers"])
         self.sessions.append(headers.get(b"x-session-id", b"").decode())
         self.timeouts.append(headers.get(b"x-request-timeout", b"").decode())
-        script = self.script(number, body)
-        if script.status != 200:
-            await _whole(send, script.status, {"error": {"message": "the script says no"}})
-            return
-        await self._stream(script, body, send)
 
-    async def _stream(self, script: Script, body: dict[str, Any], send: Send) -> None:
-        start: Message = {
-            "type": "http.response.start",
-            "status": 200,
-            "headers": [(b"content-type", b"text/event-stream")],
-        }
-        await send(start)
+        async def event(data: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        kind = b"application/json" if script.status != 200 else b"text/event-stream"
+        head = {"type": "http.response.start", "status": script.status, "headers": [(b"content-type", kind)]}
+        await send(head)
+        if script.status != 200:
+            await event(b'{"error": {"message": "the script says no"}}', more=False)
+            return
         # As real servers do immediately; it must not count as a first token.
-        await _event(send, b": queued\n\n")
-        await _event(send, _chunk({"role": "assistant", "content": ""}))
+        await event(b": queued\n\n" + _chunk({"role": "assistant", "content": ""}))
         deltas = script.deltas if script.deltas is not None else body["max_tokens"]
-        if script.says is not None:
-            deltas = 1
         for number in range(deltas):
             await trio.sleep(script.gap_seconds if number else script.first_seconds)
             if number == script.cut_after:
                 raise trio.BrokenResourceError("the script cuts the stream")
             if number == script.error_after:
-                await _event(send, b'data: {"error":{"message":"the script breaks it"}}\n\ndata: [DONE]\n\n')
-                await send({"type": "http.response.body", "body": b""})
+                await event(b'data: {"error":{"message":"broken"}}\n\ndata: [DONE]\n\n', more=False)
                 return
-            await _event(send, _chunk({"content": script.says or f"word{number} "}))
+            await event(_chunk({"content": f"word{number} "}))
         usage = {
-            "prompt_tokens": script.prompt_tokens,
+            "prompt_tokens": 100,
             "completion_tokens": deltas,
-            "prompt_tokens_details": {"cached_tokens": script.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": 0},
         }
-        await _event(send, _chunk({}, "length") + b"data: " + _encoded({"choices": [], "usage": usage}))
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await event(_chunk({}, "length") + _event({"choices": [], "usage": usage}))
+        await event(b"data: [DONE]\n\n", more=False)
 
 
 def _chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
-    return b"data: " + _encoded({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+    return _event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
 
-def _encoded(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n\n"
-
-
-async def _event(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def _whole(send: Send, status: int, body: Any) -> None:
-    headers = [(b"content-type", b"application/json"), (b"retry-after", b"3")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
-
-
-async def _read(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(message["body"])
-        if not message["more_body"]:
-            return b"".join(parts)
+def _event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from api.cli import process_table
 from loadtests import processes
 from tests.end_to_end.serving import eventually
 
@@ -34,7 +32,7 @@ def sleeper() -> Iterator[subprocess.Popen[str]]:
 def test_a_child_is_found_until_it_has_ended(sleeper: subprocess.Popen[str]) -> None:
     assert sleeper.pid in processes.children(os.getpid())
     assert not processes.is_gone(sleeper.pid)
-    (found,) = (one for one in process_table.processes() if one.pid == sleeper.pid)
+    (found,) = (one for one in processes.processes() if one.pid == sleeper.pid)
     assert (found.parent, found.group) == (os.getpid(), os.getpgid(0))
     assert "time.sleep(600)" in found.command
     sleeper.kill()
@@ -49,18 +47,7 @@ def test_a_child_is_found_until_it_has_ended(sleeper: subprocess.Popen[str]) -> 
 
 
 def test_what_a_process_holds(sleeper: subprocess.Popen[str]) -> None:
-    assert 1 << 20 < processes.resident_bytes(sleeper.pid) < 1 << 30
-    assert processes.threads(sleeper.pid) == 1
-    assert processes.open_files(sleeper.pid) >= 20
-
-
-def test_threads_are_counted() -> None:
-    done = threading.Event()
-    before = processes.threads(os.getpid())
-    threading.Thread(target=done.wait, daemon=True).start()
-    assert processes.threads(os.getpid()) == before + 1
-    done.set()
-
-
-def test_without_proc_descriptors_are_counted_by_lsof(sleeper: subprocess.Popen[str]) -> None:
-    assert processes.open_files_by_lsof(sleeper.pid) == processes.open_files(sleeper.pid)
+    held = processes.of_process(sleeper.pid)
+    assert 1 << 20 < held["resident bytes"] < 1 << 30
+    assert held["threads"] == 1
+    assert held["open files"] == processes.open_files_by_lsof(sleeper.pid) >= 20

@@ -19,10 +19,7 @@ DESCRIPTORS = 256
 """The soft limit of a Mac's shells and agents."""
 _TEMPORARY = "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T"
 """TMPDIR has 49 characters in each session of a Mac."""
-KNOWN = {
-    "tests/api/cli/doctor/test_gathering.py::"
-    "test_our_own_requirements_are_met_and_include_the_extra_of_the_back_end": "pip's own markers say Linux",
-}
+KNOWN: dict[str, str] = {}
 """Tests that fail for the simulation, and why: they are not run."""
 _HOOK = "from tests.macos.simulated import install\ninstall()\n"
 

@@ -60,7 +60,7 @@ def test_the_wheel_has_the_commands_that_it_registers(wheel: set[str]) -> None:
         "scheduler/models/tokenizer/tokenizer.json",
         "api/admin/live.html",
         "loadtests/scenarios/agents.toml",
-        "loadtests/templates/report.html.j2",
+        "loadtests/report.html.j2",
     ],
 )
 def test_the_wheel_has_the_data(wheel: set[str], name: str) -> None:

@@ -39,7 +39,7 @@ class ScoredAnswer(Answer):
 
 def child_environment() -> dict[str, str]:
     """Return this process's environment with the BLAS that an engine is given."""
-    return prepare("auto", user_cache_folder(os.environ)).environment(os.environ)
+    return prepare(user_cache_folder(os.environ)).environment(os.environ)
 
 
 def answers(

@@ -166,7 +166,7 @@ async def _play(
         source = _ON_START.format(tokens=dead_at, marker=str(made / "killed"))
         (made / "sitecustomize.py").write_text(source)
         path = os.pathsep.join([str(made), path])
-    blas = prepare("auto", user_cache_folder(os.environ))
+    blas = prepare(user_cache_folder(os.environ))
     # The check at load runs an engine loop too, in which the first engine would die.
     config = EngineConfig("mlx", str(folder), load_check="off", **{**scene.engine, **engine})
     if scene.full:

@@ -182,7 +182,6 @@ def test_the_version_is_released_and_the_same_everywhere() -> None:
     [
         ("mlx_lm.server", "mlx_lm.txt", "mlx-lm"),
         ("Rapid-MLX", "rapid_mlx.txt", "rapid-mlx"),
-        ("vllm-mlx", "vllm_mlx.txt", "vllm-mlx"),
     ],
 )
 def test_other_servers_are_compared_at_the_release_that_is_measured(

@@ -9,10 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
+from scheduler import prefix_estimate
 from scheduler.events import Failed, Finished
 from scheduler.intake import queue
-from scheduler.prompt import prefix_blocks, preparation
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
+from scheduler.prompt import preparation
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Submit, ToEngine
 from scheduler.shared.token_ids import TokenIds
@@ -113,7 +114,7 @@ async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
     """128 choices of 100,000 tokens took 121 ms during which no stream got a token."""
     hashed: list[bool] = []
     offloaded = False
-    real = prefix_blocks.block_hashes
+    real = prefix_estimate.block_hashes
 
     async def offload(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         nonlocal offloaded

@@ -28,7 +28,7 @@ from scheduler.errors import (
     TemplateFailed,
 )
 from scheduler.events import Failed, Finished, FinishReason
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan

@@ -1,16 +1,38 @@
-"""What `penstock doctor` has found out about this machine: plain values, which findings are computed from."""
+"""The facts about this machine that a report of something broken needs: plain values, and where they are
+from: a child process, a socket, folders, the last log."""
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from api.cli.machine import Machine
+from api.cli.errors import OperatorError
+from api.cli.machine import Answers, Machine, ask
+from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
-from api.cli.models.memory_plan import MemoryPlan
-from api.version import Version
+from api.cli.models.memory_plan import MemoryPlan, memory_plan
+from api.options.back_end import installed_back_ends
+from api.options.options import refuse_unknown_variables
+from api.version import PACKAGE, Version, own_version, release_of
+from scheduler.engine.budget.readings import system_reader
+from scheduler.engines.machine_share import cores_of_process, gpus_of
+from scheduler.errors import OptionError
+from scheduler.shared.user_cache import user_cache_folder
 
+_HOST = "127.0.0.1"
+_ASK_SECONDS = 1.0
+_PACKAGES = ("mlx", "mlx-lm", "transformers")
+_LOG_BYTES = 1 << 16
+_LOG_MARKS = ("[error", "[critical", "Traceback")
 PortState: TypeAlias = Literal["free", "penstock", "taken", "refused"]
 """`refused`: no program listens there, and `serve` could not either, as on a port that needs root."""
 
@@ -19,7 +41,8 @@ PortState: TypeAlias = Literal["free", "penstock", "taken", "refused"]
 class Port:
     number: int
     state: PortState
-    error: str = ""
+    remark: str = ""
+    """Why it is refused, or what a Penstock there says of its health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +56,11 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class RequiredPackage:
-    """A package that our own metadata asks for."""
+class Log:
+    """The newest log of a server in this user's cache, and its last line that is an error."""
 
-    package: str
-    wanted: str
-    """The version as the metadata has it, `>=5,<6`; empty for any."""
-    found: str
-    """The installed version, or an empty string if there is none."""
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Blas:
-    """The library of the engine's matrix products, as `serve --blas auto` chooses it."""
-
-    name: str
-    warning: str = ""
+    file: Path
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,8 @@ class Facts:
     architecture: str
     """platform.machine()."""
     python: str
+    packages: Mapping[str, str]
+    """Releases of what computes; an empty one is not installed."""
     back_ends: tuple[str, ...] = ()
     """Packages that bring MLX's compiled library."""
     cards: int = 0
@@ -85,18 +98,115 @@ class Facts:
     available_bytes: int | None = None
     cores: int = 1
     """Number of cores that this process may run on."""
-    quota_cores: float | None = None
-    """The CPU quota of its control group in cores, or None without a quota."""
-    blas: Blas | None = None
-    pins: tuple[RequiredPackage, ...] = ()
     ports: tuple[Port, ...] = ()
     disks: tuple[Disk, ...] = ()
-    open_files: int = 0
-    """The hard limit on open files of this process, `sys.maxsize` if there is none."""
-    wanted_files: int = 0
-    """Number of files for `serve`'s default bound on connections."""
-    connections: int = 0
-    """The bound on connections that `serve` would use within `open_files`."""
     variable_error: str = ""
     """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
     models: tuple[ModelOnDisk, ...] = ()
+    log: Log | None = None
+
+
+def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
+    """Return the facts. This takes some seconds, and more on a machine with many models."""
+    found = disk_models.find(folders)
+    answers, error = _ask([one.folder for one in found if one.is_model])
+    models = tuple(_on_disk(one, answers) for one in found)
+    caches = user_cache_folder(os.environ)
+    return Facts(
+        version=own_version(),
+        platform=sys.platform,
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        packages={name: release_of(name) for name in _PACKAGES},
+        back_ends=installed_back_ends(),
+        cards=len(gpus_of(os.environ)),
+        machine=None if answers is None else answers.machine,
+        machine_error=error,
+        limit_bytes=next((one.plan.limit_bytes for one in models if one.plan is not None), 0),
+        physical_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        available_bytes=system_reader()().available_bytes,
+        cores=len(cores_of_process()),
+        ports=tuple(port_fact(number) for number in ports),
+        disks=(disk("models", disk_models.hub_cache()), disk("caches", caches)),
+        variable_error=_variable_error(os.environ),
+        models=models,
+        log=last_log(caches / "logs"),
+    )
+
+
+def _ask(folders: Sequence[Path]) -> tuple[Answers | None, str]:
+    try:
+        return ask(folders), ""
+    except OperatorError as error:
+        first, *others = str(error).splitlines()
+        return None, " ".join([first, *others[-1:]])
+
+
+def _on_disk(model: DiskModel, answers: Answers | None) -> ModelOnDisk:
+    if not model.is_model or answers is None:
+        return ModelOnDisk(model, None, reason=model.reason or "MLX does not work here")
+    if (reason := answers.reasons.get(model.folder)) is not None:
+        return ModelOnDisk(model, None, reason=" ".join(reason.split()))
+    plan = memory_plan(model, answers.machine, answers.models.get(model.folder))
+    return ModelOnDisk(model, plan, plan.reason)
+
+
+def port_fact(number: int) -> Port:
+    """Return the state of the port: connect to it, then bind it as `serve` would, on the loopback address."""
+    # Connect first: macOS lets 127.0.0.1 be bound beside another program's *, which it then hides.
+    with suppress(OSError):
+        socket.create_connection((_HOST, number), _ASK_SECONDS).close()
+        health = _health(number)
+        return Port(number, "taken") if health is None else Port(number, "penstock", health)
+    with closing(socket.socket()) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((_HOST, number))
+            trial.listen(1)
+        except OSError as error:
+            return Port(number, "refused", error.strerror or str(error))
+    return Port(number, "free")
+
+
+def _health(number: int) -> str | None:
+    """Return what a Penstock says of itself there; None if it is another program."""
+    with (
+        suppress(OSError, HTTPException),
+        closing(HTTPConnection(_HOST, number, timeout=_ASK_SECONDS)) as one,
+    ):
+        one.request("GET", "/ready")
+        answer = one.getresponse()
+        if answer.getheader("server", "") == PACKAGE:
+            return "ready" if answer.status == 200 else answer.read(200).decode("utf-8", "replace")
+    return None
+
+
+def disk(what: str, folder: Path) -> Disk:
+    """Return the facts of the folder, or of the nearest existing one above it; create nothing."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    try:
+        free_bytes = shutil.disk_usage(there).free
+    except OSError:
+        free_bytes = -1
+    return Disk(what, folder, free_bytes, there.is_dir() and os.access(there, os.W_OK | os.X_OK))
+
+
+def last_log(folder: Path) -> Log | None:
+    """Return the newest log in the folder, and what went wrong last in its end."""
+    with suppress(OSError):
+        newest = max(folder.glob("*.log"), key=lambda file: file.stat().st_mtime, default=None)
+        if newest is not None:
+            with newest.open("rb") as stream:
+                stream.seek(max(0, newest.stat().st_size - _LOG_BYTES))
+                lines = stream.read().decode("utf-8", "replace").splitlines()
+            errors = [line for line in lines if any(mark in line for mark in _LOG_MARKS)]
+            return Log(newest, " ".join(errors[-1].split()) if errors else "")
+    return None
+
+
+def _variable_error(environment: Mapping[str, str]) -> str:
+    try:
+        refuse_unknown_variables(environment)
+    except OptionError as error:
+        return str(error)
+    return ""

@@ -7,29 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port, RequiredPackage
-from api.cli.models.disk_models import DiskModel
+from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port
 from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
 from scheduler.shared.gigabytes import gigabytes
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
-Topic: TypeAlias = Literal[
-    "mlx",
-    "device",
-    "memory",
-    "limits",
-    "working set",
-    "blas",
-    "packages",
-    "port",
-    "disk",
-    "open files",
-    "variables",
-    "models",
-    "model",
-]
-"""A closed set, as a report that is sent in prints it."""
 _LITTLE_DISK_BYTES = 2_000_000_000
 """Less holds no model of any use."""
 _SMALL_WORKING_SET = 0.7
@@ -37,28 +20,18 @@ _SMALL_WORKING_SET = 0.7
 _LARGE_MAC_BYTES = 32_000_000_000
 _MOST_UNFIT = 8
 """Models that cannot be served, of which each is a finding."""
-_MOST_NOTES = 12
-"""Notes on models that can be served."""
 _REMEDY = re.compile(r"(?P<reason>.*): (?P<todo>(?:download|serve|take|upgrade) .*)")
 _LEFT_FOR_SYSTEM = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Level and topic may be sent in; the other fields are for the machine's owner alone."""
-
     level: Level
-    topic: Topic
+    topic: str
+    """What it is about; a port and a model by name."""
     what: str
     todo: str = ""
     """A command, or what to change; empty if there is nothing to do."""
-    name: str = ""
-    """The port or the model, where the topic has several."""
-
-    @property
-    def heading(self) -> str:
-        """Return what the owner sees it under."""
-        return self.name or self.topic
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -138,13 +111,6 @@ def _memory(facts: Facts) -> Iterator[Finding]:
             f"a control group allows {gigabytes(machine.machine_bytes)} of {have.split(',')[0]}",
             "raise MemoryMax= of the unit, or --memory of the container",
         )
-    if facts.quota_cores is not None and facts.quota_cores < facts.cores:
-        yield Finding(
-            "note",
-            "limits",
-            f"a control group allows {facts.quota_cores:g} of {facts.cores} cores",
-            "raise CPUQuota= of the unit, or --cpus of the container",
-        )
 
 
 def _working_set(facts: Facts) -> Iterator[Finding]:
@@ -169,60 +135,28 @@ def _working_set(facts: Facts) -> Iterator[Finding]:
         yield Finding("ok", "working set", what)
 
 
-def _blas(facts: Facts) -> Iterator[Finding]:
-    if facts.blas is None:
-        return
-    if facts.blas.warning:
-        # It is many times slower, and serves.
-        what, _, todo = facts.blas.warning.partition(" (`")
-        todo = f"{todo.split('`')[0]}" if todo else "the engine would use the slow reference BLAS"
-        yield Finding("note", "blas", what.removesuffix("; --blas off disables it and this warning"), todo)
-    else:
-        yield Finding("ok", "blas", facts.blas.name)
-
-
-def _packages(facts: Facts) -> Iterator[Finding]:
-    missing = [pin for pin in facts.pins if not pin.found]
-    other = [pin for pin in facts.pins if pin.found and not pin.accepted]
-    for pin in missing:
-        again = f"pip install '{pin.package}{pin.wanted}'"
-        yield Finding("problem", "packages", f"{pin.package} is not installed", again)
-    if other:
-        packages = ", ".join(map(_pinned, other))
-        again = " ".join(f"'{pin.package}{pin.wanted}'" for pin in other)
-        yield Finding("note", "packages", f"not as Penstock asks: {packages}", f"pip install {again}")
-    if not missing and not other:
-        yield Finding("ok", "packages", f"{len(facts.pins)} as Penstock asks for them")
-
-
-def _pinned(pin: RequiredPackage) -> str:
-    return f"{pin.package} {pin.found} ({pin.wanted})"
-
-
 def _ports(facts: Facts) -> Iterator[Finding]:
-    for port in facts.ports:
-        yield _port(port)
+    yield from map(_port, facts.ports)
 
 
 def _port(port: Port) -> Finding:
-    name = f"port {port.number}"
+    name, other = f"port {port.number}", "serve --port N"
     match port.state:
         case "free":
-            return Finding("ok", "port", "free", name=name)
+            return Finding("ok", name, "free")
         case "penstock":
             return Finding(
-                "note", "port", "a Penstock serves there", "for a second one: serve --port N", name
+                "note", name, f"a Penstock serves there: {port.remark}", f"for a second one: {other}"
             )
         case "taken":
-            todo = f"lsof -i :{port.number} shows which; or serve --port N"
-            return Finding("problem", "port", "another program listens there", todo, name)
+            todo = f"lsof -i :{port.number} shows which; or {other}"
+            return Finding("problem", name, "another program listens there", todo)
         case "refused":
-            return Finding("problem", "port", f"cannot be listened on: {port.error}", "serve --port N", name)
+            return Finding("problem", name, f"cannot be listened on: {port.remark}", other)
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
-    for disk in facts.disks:
-        yield _disk(disk)
+    yield from map(_disk, facts.disks)
 
 
 def _disk(disk: Disk) -> Finding:
@@ -238,21 +172,15 @@ def _disk(disk: Disk) -> Finding:
     return Finding("ok", "disk", free)
 
 
-def _open_files(facts: Facts) -> Iterator[Finding]:
-    if facts.open_files < facts.wanted_files:
-        yield Finding(
-            "note",
-            "open files",
-            f"at most {facts.open_files}, so {facts.connections} connections at a time",
-            f"raise the hard limit to {facts.wanted_files}: ulimit -Hn, LimitNOFILE= of a unit",
-        )
-    else:
-        yield Finding("ok", "open files", f"{facts.wanted_files} are wanted and allowed")
-
-
 def _variables(facts: Facts) -> Iterator[Finding]:
     if facts.variable_error:
         yield Finding("problem", "variables", facts.variable_error, "unset it, or correct it")
+
+
+def _log(facts: Facts) -> Iterator[Finding]:
+    if facts.log is not None:
+        # It may be of a server that is long gone.
+        yield Finding("ok", "last log", f"{facts.log.file} {facts.log.error}".rstrip())
 
 
 def _models(facts: Facts) -> Iterator[Finding]:
@@ -268,23 +196,9 @@ def _models(facts: Facts) -> Iterator[Finding]:
     unfit = [one for one in facts.models if one.reason]
     for one in unfit[:_MOST_UNFIT]:
         what, todo = _reason_and_remedy(one)
-        yield Finding("note", "model", what, todo, one.model.name)
+        yield Finding("note", one.model.name, what, todo)
     if len(unfit) > _MOST_UNFIT:
         yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
-    notes = [(one.model.name, text) for one in fit for text in _notes(one.model)]
-    for name, text in notes[:_MOST_NOTES]:
-        yield Finding("note", "model", text, name=name)
-    if len(notes) > _MOST_NOTES:
-        yield Finding(
-            "note", "models", f"{len(notes) - _MOST_NOTES} more notes on them", "penstock show MODEL"
-        )
-
-
-def _notes(model: DiskModel) -> Iterator[str]:
-    """Yield what an operator should know of how the model's folder is read."""
-    yield from model.notes
-    for verdict in model.template_verdicts:
-        yield f"its chat template {verdict}"
 
 
 def _reason_and_remedy(one: ModelOnDisk) -> tuple[str, str]:
@@ -305,11 +219,9 @@ _PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _device,
     _memory,
     _working_set,
-    _blas,
-    _packages,
     _ports,
     _disks,
-    _open_files,
     _variables,
+    _log,
     _models,
 )

@@ -1,1 +1,1 @@
-"""`penstock launch`: agents' command lines, pointed at a server. `agent.py` says what one is."""
+"""`penstock launch`: agents' command lines, pointed at a server. `agents.py` is the table of them."""

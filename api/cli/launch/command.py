@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -13,17 +15,13 @@ import httpx
 from rich.console import Console
 
 from api.cli.errors import OperatorError
-from api.cli.launch import aider, claude, codex, foreground, opencode, qwen, shell
-from api.cli.launch.agent import Agent, Setup, output_tokens, target_of
+from api.cli.launch import foreground
+from api.cli.launch.agents import AGENTS, Agent, Setup, output_tokens, target_of
 from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.cli.started_server import found_or_started
 from api.smollm2 import model as smollm2
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
-AGENTS: dict[str, Agent] = {
-    agent.name: agent for agent in (claude.AGENT, codex.AGENT, opencode.AGENT, qwen.AGENT, aider.AGENT)
-}
-"""Name -> agent."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
 
@@ -50,11 +48,22 @@ def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict
     return {"NO_PROXY": excepted, "no_proxy": excepted}
 
 
+def shell_text(setup: Setup, command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """Return what a user could type instead: `command` is the agent and all of its arguments."""
+    lines = []
+    for variable, content in setup.files.items():
+        lines.append(f'export {variable}="$(mktemp -d)/settings.json"')
+        lines.append(f"cat > \"${variable}\" <<'END'\n{json.dumps(content)}\nEND")
+    removed = [word for name in setup.removed if name in environment for word in ("-u", name)]
+    given = [f"{name}={value}" for name, value in setup.environment.items()]
+    return "\n".join([*lines, shlex.join(["env", *removed, *given, *command])])
+
+
 def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
-    found = shutil.which(agent.executable, path=environment.get("PATH"))
+    found = shutil.which(agent.name, path=environment.get("PATH"))
     if found is None:
         raise OperatorError(
-            f"{agent.title} is not installed: no {agent.executable} on PATH. Install it: {agent.install}"
+            f"{agent.title} is not installed: no {agent.name} on PATH. Install it: {agent.install}"
         )
     return found
 
@@ -70,7 +79,7 @@ def warning(agent: Agent, model: ListedModel) -> str | None:
     """Return a warning if the model is none for agents, else None. Raise OperatorError if its context does
     not hold the agent's own prompt and an answer: the agent would end at once, in its own words."""
     small = f"{model.name} does no agent's work: serve a model of that size, such as {_LARGE_ENOUGH}"
-    context, own = model.context_tokens, agent.tried.first_tokens
+    context, own = model.context_tokens, agent.first_tokens
     if context is not None and own + (answer := output_tokens(context)) > context:
         raise OperatorError(
             f"{agent.title}'s own prompt is about {own:,} tokens, and an answer may have {answer:,};"
@@ -120,8 +129,7 @@ def launch(
             raise OperatorError(f"{error}; `penstock serve` starts one, --print does not") from error
         server.need_penstock("launch")
         setup = setup_of(chosen, server, model, small_model, environment)
-        command = (chosen.executable, *setup.arguments, *arguments)
-        click.echo(shell.text(setup, command, environment))
+        click.echo(shell_text(setup, (agent, *setup.arguments, *arguments), environment))
         return
     executable, console = _executable(chosen, environment), Console(stderr=True)
     serve = () if model is None else ("--model", model)

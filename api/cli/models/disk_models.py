@@ -1,14 +1,13 @@
 """The models on this machine's disk, as their files describe them: nothing here imports MLX or reads weights.
 
-A place that holds no model, or half of one, is listed with the reason, in the words of `serve`. The dialects
-are found as `serve` finds them for `auto`, by loading the tokenizer, which takes a second for a large one.
+A place that holds no model, or half of one, is listed with the reason, in the words of `serve`.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,7 +17,7 @@ from api.smollm2 import model as smollm2
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.prompt import model_folder, model_types
+from scheduler.prompt import model_folder
 from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 
@@ -26,23 +25,6 @@ Source: TypeAlias = Literal["hub", "folder", "own", "embedded"]
 _REPO_PREFIX = "models--"
 _MAIN = "main"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """The quantization in config.json."""
-
-    bits: int
-    """The fewest of any packed layer."""
-    group_size: int
-    mode: str
-    most_bits: int = 0
-    """The most bits of any packed layer, or 0 if all have the same."""
-
-    def __str__(self) -> str:
-        if self.mode != "affine":
-            return self.mode
-        return f"{self.bits}-{self.most_bits} bit" if self.most_bits else f"{self.bits}-bit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,8 @@ class DiskModel:
     """Size in memory with quantised weights as they are and all else in float32: `--weights-dtype packed`."""
     dtype: str = ""
     """Type of most of its numbers that are not packed."""
-    quantization: Quantization | None = None
+    quantization: str = ""
+    """What config.json says of it: `4-bit`, `3-6 bit`, `mxfp4`; empty if nothing is packed."""
     context_tokens: int = 0
     most_context_tokens: int = 0
     """The longest context that `--max-model-len` can name."""
@@ -86,13 +69,8 @@ class DiskModel:
     chat_template: bool = False
     template_verdicts: tuple[str, ...] = ()
     """What is unusual in what the chat template writes of conversations."""
-    tool_dialect: str = ""
-    """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
-    read."""
-    reasoning_dialect: str = ""
-    """The dialect that `--reasoning-parser auto` finds."""
     found: str = ""
-    """Both, the tokens that end an answer, and what is not read, as one line."""
+    """The dialects of calls and of reasoning, the tokens that end an answer, and what is not read."""
 
     @property
     def is_model(self) -> bool:
@@ -107,12 +85,10 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def find(
-    folders: Iterable[Path] = (), *, cache: Path | None = None, dialects: bool = True
-) -> list[DiskModel]:
+def find(folders: Iterable[Path] = (), *, cache: Path | None = None) -> list[DiskModel]:
     """Return the embedded model, smollm2 if it was pulled, and every model of the hub's cache and of
-    `folders`, in order of their names. `cache` replaces this user's. If `dialects` is false, dialects and
-    `chat_template` stay empty, and no tokenizer is loaded. Raise nothing, whatever a folder may hold."""
+    `folders`, in order of their names, without what their tokenizers say. `cache` replaces this user's. Raise
+    nothing, whatever a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places(folders),
@@ -121,20 +97,16 @@ def find(
     own = [DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")]
     if smollm2.is_here():
         own.append(DiskModel(smollm2.NAME, smollm2.folder(), "own"))
-    models = [described(place) for place in _distinct([*own, *places])]
-    return with_dialects(models) if dialects else models
+    return [described(place) for place in _distinct([*own, *places])]
 
 
 def named(text: str, folders: Iterable[Path] = (), *, cache: Path | None = None) -> DiskModel | None:
-    """Return the model of a name that `find` gives, or of a folder, or None if there is none. Its dialects
-    are read."""
-    for model in find(folders, cache=cache, dialects=False):
+    """Return the model of a name that `find` gives, or of a folder, or None if there is none."""
+    for model in find(folders, cache=cache):
         if text == model.name:
-            return with_dialects([model])[0]
+            return model
     path = Path(text).expanduser()
-    if not path.is_dir():
-        return None
-    return with_dialects([described(DiskModel(path.resolve().name, path, "folder"))])[0]
+    return described(DiskModel(path.resolve().name, path, "folder")) if path.is_dir() else None
 
 
 def described(place: DiskModel) -> DiskModel:
@@ -154,7 +126,7 @@ def _read(place: DiskModel) -> DiskModel:
     folder = place.folder
     inspected = model_folder.inspect(folder)
     if not inspected.brings_code:
-        model_types.check(inspected.model_type)
+        model_folder.check_type(inspected.model_type)
     reading = inspected.reading
     assert reading is not None
     stored = reading.weights.tensors
@@ -178,13 +150,9 @@ def _read(place: DiskModel) -> DiskModel:
     )
 
 
-def with_dialects(models: Sequence[DiskModel]) -> list[DiskModel]:
-    """Return the models with the facts of their tokenizers, or with the reason why one cannot be loaded."""
-    # One after another: transformers' lazy imports fail in threads.
-    return [_with_dialects(model) for model in models]
-
-
-def _with_dialects(model: DiskModel) -> DiskModel:
+def with_dialects(model: DiskModel) -> DiskModel:
+    """Return the model with the facts of its tokenizer, or with the reason why it cannot be loaded, which
+    takes a second for a large one. The dialects are those that `serve` finds for `auto`."""
     if not model.is_model:
         return model
     from scheduler.prompt.tokenizer import HubTokenizer
@@ -193,13 +161,10 @@ def _with_dialects(model: DiskModel) -> DiskModel:
         tokenizer = HubTokenizer(model.folder, model_type=model.model_type)
     except (StartupError, OSError) as error:
         return replace(model, reason=str(error).removeprefix("--model: "))
-    form = tokenizer.answer_format
     return replace(
         model,
         chat_template=tokenizer.has_chat_template,
         template_verdicts=tokenizer.template_verdicts,
-        tool_dialect=form.call_notation if form.has_tool_calls else "none",
-        reasoning_dialect=form.reasoning_notation,
         found=tokenizer.found,
     )
 
@@ -214,23 +179,23 @@ def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
     return _DTYPES[max(floats, key=floats.__getitem__)]
 
 
-def quantization(config: Any, packed_layers: int) -> Quantization | None:
-    """Return the quantization that a config.json names for a model with this many packed layers, or None if
-    none is packed."""
+def quantization(config: Any, packed_layers: int) -> str:
+    """Return what a config.json names for a model with this many packed layers; empty if none is packed."""
     found = config.get("quantization") or config.get("quantization_config")
     if not isinstance(found, dict):
-        return None
-    bits, group, mode = found.get("bits"), found.get("group_size"), found.get("mode")
+        return ""
+    bits, mode = found.get("bits"), str(found.get("mode") or "affine")
     if not isinstance(bits, int):
-        return Quantization(0, 0, str(found.get("quant_method") or "unknown"))
+        return str(found.get("quant_method") or "unknown")
+    if mode != "affine":
+        return mode
     own = [layer["bits"] for layer in found.values() if isinstance(layer, dict) and "bits" in layer]
     # A recipe names every packed layer, and leaves a default in the file that applies to none.
-    used = {
+    used = [
         one for one in (own if own and len(own) >= packed_layers else [bits, *own]) if isinstance(one, int)
-    }
-    most_bits = max(used) if len(used) > 1 else 0
-    fewest = min(used, default=bits)
-    return Quantization(fewest, group if isinstance(group, int) else 0, str(mode or "affine"), most_bits)
+    ]
+    fewest, most = min(used, default=bits), max(used, default=bits)
+    return f"{fewest}-bit" if fewest == most else f"{fewest}-{most} bit"
 
 
 def _hub_places(cache: Path) -> Iterator[DiskModel]:

@@ -1,12 +1,10 @@
-"""`penstock models`: the models on this machine, two lines each, or JSON."""
+"""`penstock models`: the models on this machine, two lines each."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,34 +13,21 @@ from api.cli.models.disk_models import DiskModel
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read
 from scheduler.shared.gigabytes import gigabytes
 
-_COLUMNS = "  {:>7}  {:<13} {:<9} {:>8}  {:<24} {}"
+_COLUMNS = "  {:>7}  {:<24} {:<9} {:>9}  {}"
 _WIDTH = 78
 
 
 @click.command("models")
 @folders_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def models(folders: tuple[Path, ...], as_json: bool) -> None:
+def models(folders: tuple[Path, ...]) -> None:
     """List the models on this machine: of the Hugging Face hub's cache, and of folders."""
-    reading = read(disk_models.find(folders, dialects=False))
-    if as_json:
-        click.echo(json.dumps(listed(reading), indent=2))
-        return
-    for line in lines(reading):
+    for line in lines(read(disk_models.find(folders))):
         click.echo(line)
-
-
-def listed(reading: ModelsReading) -> dict[str, Any]:
-    """Return the listing as a JSON object."""
-    device: dict[str, Any] = {"device": None, "reason": reading.reason}
-    if (found := reading.machine) is not None:
-        device = {"device": found.device, "kind": found.kind, "memory_bytes": found.machine_bytes}
-    return {"machine": device, "models": [one.as_json() for one in reading.models]}
 
 
 def lines(reading: ModelsReading) -> Iterator[str]:
     """Return the listing for a terminal of 80 columns."""
-    heads = ("size", "type", "weights", "context", "tools, reasoning", "memory")
+    heads = ("size", "type", "weights", "context", "memory")
     yield click.style(_COLUMNS.format(*heads).rstrip(), dim=True)
     for one in reading.models:
         yield from _lines_of(one)
@@ -59,7 +44,6 @@ def _lines_of(one: PlannedModel) -> Iterator[str]:
             model.model_type,
             weights_text(model),
             f"{model.context_tokens:,}",
-            dialects_text(model),
             _fits(one),
         )
         yield _COLUMNS.format(*facts).rstrip()
@@ -73,13 +57,7 @@ def _lines_of(one: PlannedModel) -> Iterator[str]:
 
 def weights_text(model: DiskModel) -> str:
     """Return how the weights are stored: `4-bit`, `bfloat16`."""
-    return model.dtype if model.quantization is None else str(model.quantization)
-
-
-def dialects_text(model: DiskModel) -> str:
-    if not model.chat_template:
-        return "no chat template"
-    return f"{model.tool_dialect}, {model.reasoning_dialect}"
+    return model.quantization or model.dtype
 
 
 def _fits(one: PlannedModel) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from api.cli.machine import Machine, ModelMemory
 from api.cli.models.disk_models import DiskModel
-from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, memory_limit
+from scheduler.engine.budget.limits import MemoryTooSmall, memory_limit
 from scheduler.shared.row_bytes import RowBytes
 
 
@@ -17,8 +17,6 @@ class MemoryPlan:
     weights_bytes: int
     limit_bytes: int
     """Bytes that the engine may use, or 0 if the model does not fit."""
-    least_bytes: int
-    """The least limit within which the model runs."""
     kv_bytes: int = 0
     """Bytes for running sequences and cached prefixes; 0 if it does not fit."""
     row: RowBytes | None = None
@@ -63,23 +61,16 @@ class MemoryPlan:
         return shortest
 
 
-def memory_plan(
-    model: DiskModel, machine: Machine, measured: ModelMemory | None, memory_option: float = 0.0
-) -> MemoryPlan:
+def memory_plan(model: DiskModel, machine: Machine, measured: ModelMemory | None) -> MemoryPlan:
     """Return the plan of `model`. `measured` is what a child process found; if None, the weights' bytes come
-    from the files, and rows are unknown. `memory_option` is `--memory-limit`, 0 for the default."""
+    from the files, and rows are unknown."""
     of_files = model.wide_weights_bytes if machine.wide_weights else model.weights_bytes
     weights_bytes = of_files if measured is None else measured.weights_bytes
     row = None if measured is None else measured.row
-    least_bytes = MemoryLimit(0, weights_bytes).least_bytes
     try:
-        limit = _limit(machine, weights_bytes, memory_option)
+        limit = memory_limit(0.0, machine.info, machine.machine_bytes, weights_bytes, None, 1.0)
     except MemoryTooSmall as error:
-        return MemoryPlan(weights_bytes, 0, least_bytes, row=row, reason=str(error))
+        return MemoryPlan(weights_bytes, 0, row=row, reason=str(error))
     kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
     q8_row = None if measured is None else measured.q8_row
-    return MemoryPlan(weights_bytes, limit.limit_bytes, least_bytes, kv_bytes, row, q8_row=q8_row)
-
-
-def _limit(machine: Machine, weights_bytes: int, memory_option: float) -> MemoryLimit:
-    return memory_limit(memory_option, machine.info, machine.machine_bytes, weights_bytes, None, 1.0)
+    return MemoryPlan(weights_bytes, limit.limit_bytes, kv_bytes, row, q8_row=q8_row)

@@ -22,9 +22,7 @@ from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
 from api.typed_command import typed
 from scheduler.errors import StartupError
-from scheduler.prompt import model_types
-from scheduler.prompt.hub_refusals import refusal
-from scheduler.prompt.model_folder import FILES
+from scheduler.prompt.model_folder import FILES, check_type, refusal
 from scheduler.shared.folder.reading import read_json
 from scheduler.shared.gigabytes import gigabytes
 
@@ -125,7 +123,7 @@ def _refuse_unknown_type(snapshot: Path) -> None:
     try:
         config = read_json(snapshot / "config.json") or {}
         if not config.get("model_file"):
-            model_types.check(str(config.get("model_type", "")))
+            check_type(str(config.get("model_type", "")))
     except StartupError as error:
         raise OperatorError(f"not downloaded: {str(error).removeprefix('--model: ')}") from error
 

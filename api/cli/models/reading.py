@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -37,30 +35,6 @@ class PlannedModel:
     model: DiskModel
     plan: MemoryPlan | None
 
-    def as_json(self, tokens: int | None = None) -> dict[str, Any]:
-        """Return all that is known of the model; with `tokens`, also how many agents run at a time."""
-        known = asdict(self.model) | {"folder": str(self.model.folder), "servable": self.model.is_model}
-        if self.plan is None:
-            return known | {"fits": None}
-        plan = self.plan
-        memory = {
-            "fits": plan.fits,
-            "memory_reason": plan.reason,
-            "memory_weights_bytes": plan.weights_bytes,
-            "memory_limit_bytes": plan.limit_bytes,
-            "memory_least_bytes": plan.least_bytes,
-            "kv_cache_bytes": plan.kv_bytes,
-            "kv_bytes_per_token": plan.kv_bytes_per_token,
-            "longest_tokens": plan.longest(self.model.context_tokens),
-        }
-        if tokens is not None:
-            memory |= {
-                "tokens": tokens,
-                "agents": plan.agents(tokens),
-                "q8_agents": plan.q8_agents(tokens),
-            }
-        return known | memory
-
 
 @dataclass(frozen=True, slots=True)
 class ModelsReading:
@@ -72,15 +46,11 @@ class ModelsReading:
 
 
 def read(models: Sequence[DiskModel]) -> ModelsReading:
-    """Return the models with dialects and plans. A child process asks MLX while tokenizers are loaded."""
-    folders = [model.folder for model in models if model.is_model]
-    with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(machine.ask, folders)
-        models = disk_models.with_dialects(models)
-        try:
-            answers = asked.result()
-        except OperatorError as error:
-            return ModelsReading(tuple(PlannedModel(model, None) for model in models), None, str(error))
+    """Return the models with their plans, for which a child process asks MLX."""
+    try:
+        answers = machine.ask([model.folder for model in models if model.is_model])
+    except OperatorError as error:
+        return ModelsReading(tuple(PlannedModel(model, None) for model in models), None, str(error))
     return ModelsReading(tuple(_planned(model, answers) for model in models), answers.machine)
 
 
@@ -93,15 +63,8 @@ def _planned(model: DiskModel, answers: Answers) -> PlannedModel:
     return PlannedModel(model, memory_plan(model, answers.machine, answers.models.get(model.folder)))
 
 
-def read_one(text: str, folders: Sequence[Path]) -> tuple[PlannedModel, ModelsReading]:
-    """Return the model of a name or a folder. Raise OperatorError if there is none."""
-    model = find_one(text, folders)
-    reading = read([model])
-    return reading.models[0], reading
-
-
 def find_one(text: str, folders: Sequence[Path] = ()) -> DiskModel:
-    """Return the model of a name or a folder, without its dialects. Raise OperatorError if there is none."""
+    """Return the model of a name or a folder. Raise OperatorError if there is none."""
     if (model := disk_models.named(text, folders)) is None:
         known = text == smollm2.NAME or text.count("/") == 1
         more = f"`penstock pull {text}` gets it" if known else "`penstock pull` gets more"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from api.cli.models.disk_models import with_dialects
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
-from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
+from api.cli.models.reading import ModelsReading, PlannedModel, find_one, folders_option, read
 from api.typed_command import typed
 from scheduler.shared.gigabytes import gigabytes
 
@@ -31,21 +31,18 @@ _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
     type=click.IntRange(min=1),
     help="How many agents with this many tokens each run at a time?",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(model: str, folders: tuple[Path, ...], tokens: int | None, as_json: bool) -> None:
+def show(model: str, folders: tuple[Path, ...], tokens: int | None) -> None:
     """Show a model on this machine: its files, its dialects, and the memory it takes.
 
     MODEL is a name that `penstock models` lists, or a folder.
     """
-    planned, reading = read_one(model, folders)
+    reading = read([with_dialects(find_one(model, folders))])
+    (planned,) = reading.models
     if tokens is None:
         tokens = min(_TOKENS, planned.model.context_tokens or _TOKENS)
     elif tokens > (most := planned.model.most_context_tokens or tokens):
         click.echo(f"penstock: the context has {most:,} tokens at most, not {tokens:,}", err=True)
         tokens = most
-    if as_json:
-        click.echo(json.dumps(planned.as_json(tokens), indent=2))
-        return
     for name, text in facts(planned, reading, tokens):
         filled = textwrap.fill(text, _WIDTH, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
         click.echo(filled if len(text.split()) > 1 else f"{name:<12}{text}")
@@ -56,8 +53,6 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
     model = planned.model
     yield "model", model.name
     yield "folder", str(model.folder)
-    if model.revision:
-        yield "revision", model.revision
     if model.disk_bytes:
         yield "on disk", gigabytes(model.disk_bytes)
     if model.partial_bytes:
@@ -66,9 +61,8 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "served", f"no: {model.reason}"
         return
     yield "type", f"{model.model_type}, for {'chats' if model.task == 'chat' else model.task}"
-    quantization = model.quantization
-    group = "" if quantization is None else f" in groups of {quantization.group_size}, rest {model.dtype}"
-    yield "weights", f"{weights_text(model)}{group}, {gigabytes(model.weights_bytes)} as stored"
+    rest = f", rest {model.dtype}" if model.quantization else ""
+    yield "weights", f"{weights_text(model)}{rest}, {gigabytes(model.weights_bytes)} as stored"
     longer = model.context_tokens < model.most_context_tokens < _ANY_TOKENS
     most = f", up to {model.most_context_tokens:,} with --max-model-len" if longer else ""
     yield "context", f"{model.context_tokens:,} tokens{most}"
@@ -83,7 +77,7 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "", f"it {verdict}"
     yield "answers", model.found
     yield from _memory(planned.plan, reading, model.context_tokens, tokens)
-    if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
+    if model.quantization and reading.machine is not None and reading.machine.wide_weights:
         yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
         yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"
     yield "serve it", f"{typed()} serve{_argument(planned)}"

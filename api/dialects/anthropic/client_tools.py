@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 _PATH = {"type": "string", "description": "absolute path of a file or a folder"}
 _EDITS: dict[str, Any] = {
@@ -20,41 +20,36 @@ _EDITS: dict[str, Any] = {
 }
 
 
-class ClientTool(NamedTuple):
-    description: str
-    properties: dict[str, Any]
-    required: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    """The values of the property `command`, if it has some."""
-
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        command = {"command": {"type": "string", "enum": list(self.commands)}} if self.commands else {}
-        properties = {**command, **self.properties}
-        return {"type": "object", "properties": properties, "required": [*command, *self.required]}
+def _commands(*names: str) -> dict[str, Any]:
+    return {"command": {"type": "string", "enum": list(names)}}
 
 
-_TOOLS = {
-    "bash_": ClientTool(
+_TOOLS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "bash_": (
         "Run a command in a bash shell that keeps its state.",
         {
             "command": {"type": "string", "description": "the command"},
             "restart": {"type": "boolean", "description": "true restarts the shell; then without a command"},
         },
+        [],
     ),
-    "text_editor_": ClientTool(
-        "View, create and edit text files.", _EDITS, ("path",), ("view", "create", "str_replace", "insert")
+    "text_editor_": (
+        "View, create and edit text files.",
+        {**_commands("view", "create", "str_replace", "insert"), **_EDITS},
+        ["command", "path"],
     ),
-    "memory_": ClientTool(
+    "memory_": (
         "Read and change files below /memories, which are kept between conversations.",
         {
+            **_commands("view", "create", "str_replace", "insert", "delete", "rename"),
             **_EDITS,
             "old_path": {"type": "string", "description": "for rename"},
             "new_path": {"type": "string", "description": "for rename"},
         },
-        commands=("view", "create", "str_replace", "insert", "delete", "rename"),
+        ["command"],
     ),
 }
+"""By how their types begin: what each does, its parameters, and those that are required."""
 _KEPT = ("cache_control", "strict", "defer_loading", "eager_input_streaming")
 
 
@@ -64,6 +59,8 @@ def as_custom(tool: dict[str, Any]) -> dict[str, Any] | None:
     known = next((known for prefix, known in _TOOLS.items() if kind.startswith(prefix)), None)
     if known is None:
         return None
+    description, properties, required = known
     kept = {name: tool[name] for name in _KEPT if name in tool}
+    schema = {"type": "object", "properties": properties, "required": required}
     name = tool.get("name") or kind.partition("_")[0]
-    return {"name": name, "description": known.description, "input_schema": known.input_schema, **kept}
+    return {"name": name, "description": description, "input_schema": schema, **kept}

@@ -11,6 +11,7 @@ from pydantic import (
     Discriminator,
     Field,
     StrictBool,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -18,18 +19,14 @@ from pydantic import (
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.bodies.unsupported import CITED
 from api.dialects.foreign import line, name_unread, readable, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
     NAMELESS,
     CalledName,
-    MediaData,
-    MediaPart,
-    MediaUrl,
     Unread,
-    part_kind,
     read_json,
 )
 
@@ -67,51 +64,6 @@ class Text(_Block):
         return self.text
 
 
-class Base64Source(Body):
-    type: Literal["base64"]
-    data: MediaData
-    media_type: Unread = None
-
-    @property
-    def what(self) -> str:
-        return self.data
-
-
-class UrlSource(Body):
-    type: Literal["url"]
-    url: MediaUrl
-
-    @property
-    def what(self) -> str:
-        return self.url
-
-
-class FileSource(Body):
-    type: Literal["file"]
-    file_id: Unread = None
-
-    @property
-    def what(self) -> str:
-        return ""
-
-
-class TextSource(Body):
-    """A document that is text."""
-
-    type: Literal["text"]
-    data: str
-    media_type: Unread = None
-
-
-class Image(_Block, MediaPart):
-    type: Literal["image"]
-    source: Annotated[Base64Source | UrlSource | FileSource, Discriminator("type")]
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.source.what)
-
-
 def as_blocks(value: Any) -> Any:
     """Accept a string as one text block, and what is not known here as text."""
     if isinstance(value, str):
@@ -120,7 +72,7 @@ def as_blocks(value: Any) -> Any:
         return as_blocks([value])
     if not isinstance(value, list):
         return value
-    if all(isinstance(block, dict) and part_kind(_KNOWN, block) != "other" for block in value):
+    if all(map(_is_known, value)):
         return value
     return [_block(block) for block in value if block is not None]
 
@@ -128,13 +80,22 @@ def as_blocks(value: Any) -> Any:
 def _block(block: Any) -> Any:
     if isinstance(block, str):
         return {"type": "text", "text": block}
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(block, dict) or part_kind(_KNOWN, block) != "other":
+    if not isinstance(block, dict) or _is_known(block):
         return block
-    if kind is None and isinstance(block.get("text"), str):
+    if block.get("type") == "search_result":
+        # What a client's own search found: text with its title and its place.
+        found = {name: given for name, given in block.items() if name not in ("content", "source")}
+        found["source"] = {"type": "content", "content": block.get("content", [])}
+        return {**found, "type": "document", "context": block.get("source")}
+    if block.get("type") is None and isinstance(block.get("text"), str):
         return {**block, "type": "text"}
     mark = block.get("cache_control")
     return {**_line(block), **({} if mark is None else {"cache_control": mark})}
+
+
+def _is_known(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return isinstance(kind, str) and kind in _KNOWN
 
 
 def _line(block: dict[str, Any]) -> dict[str, Any]:
@@ -152,77 +113,88 @@ CHANGES = ("tool_addition", "tool_removal")
 """Types of blocks that say which tools the model has from there on (`tool_changes.py`)."""
 _KNOWN = frozenset(
     (
-        *("text", "image", "document", "search_result", "thinking", "redacted_thinking"),
+        *("text", "image", "document", "thinking", "redacted_thinking"),
         *("tool_use", "tool_result"),
     )
 )
 
 
-class BlocksSource(Body):
-    """A document that is made of blocks."""
+class Source(Body):
+    """What an image or a document is: media, of which a description is kept, text, or blocks."""
 
-    type: Literal["content"]
+    type: Literal["base64", "url", "file", "text", "content"]
+    data: str = ""
+    url: str = ""
+    file_id: Unread = None
+    media_type: Unread = None
     content: Annotated[
         Listed[Annotated[Text | Image, Discriminator("type")]],
         WrapValidator(_readable),
         BeforeValidator(as_blocks, json_schema_input_type=str | list[Any]),
-    ]
+    ] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _described(cls, value: Any) -> Any:
+        match value:
+            case {"type": "base64", "data": str(data)}:
+                return {**value, "data": media.of_data(data)}
+            case {"type": "url", "url": str(url)}:
+                return {**value, "data": media.of_url(url), "url": ""}
+            case {"type": "base64" | "url"}:
+                raise ValueError("it has no data")
+            case _:
+                return value
 
 
-class Document(_Block, MediaPart):
+class _Media(_Block):
+    """What a text model cannot read, or a document that is text."""
+
+    source: Source
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
+        source = value.get("source") if isinstance(value, dict) else None
+        kind = source.get("type") if isinstance(source, dict) else None
+        if kind not in ("text", "content") and (info.context or {}).get("media") == "refuse":
+            raise unsupported("this model reads text only")
+        return value
+
+
+class Image(_Media):
+    type: Literal["image"]
+
+    @property
+    def as_text(self) -> str:
+        return media.note("image", self.source.data)
+
+
+class Document(_Media):
     unsupported = CITED
 
     type: Literal["document"]
-    source: Annotated[
-        Base64Source | UrlSource | FileSource | TextSource | BlocksSource, Discriminator("type")
-    ]
     title: str | None = None
     context: str | None = None
 
     @property
     def as_text(self) -> str:
         """Return a text document with its title, or the line that names another one."""
-        match self.source:
-            case TextSource(data=text):
-                return joined(filter(None, (self.title, self.context, text)))
-            case BlocksSource(content=blocks):
-                return joined(filter(None, (self.title, self.context, *[block.as_text for block in blocks])))
-            case source:
-                line = media.note("document", source.what, self.title)
-                return joined(filter(None, (line, self.context)))
-
-
-class SearchResult(_Block):
-    """What a client's own search found: text."""
-
-    unsupported = CITED
-
-    type: Literal["search_result"]
-    source: str = ""
-    title: str = ""
-    content: Annotated[
-        Listed[Text],
-        WrapValidator(_readable),
-        BeforeValidator(as_blocks, json_schema_input_type=str | list[Text]),
-    ] = Field(default_factory=list)
-
-    @property
-    def as_text(self) -> str:
-        return joined((self.title, self.source, *[block.text for block in self.content]))
+        source = self.source
+        if source.type in ("text", "content"):
+            told = (self.title, self.context, source.data, *(block.as_text for block in source.content))
+        else:
+            told = (media.note("document", source.data, self.title), self.context)
+        return joined(filter(None, told))
 
 
 class Thinking(Body):
-    """The model's reasoning, sent back. This server's signature signs nothing, so none is checked."""
+    """The model's reasoning, sent back; another provider's, which is encrypted, says nothing. This server's
+    signature signs nothing, so none is checked."""
 
-    type: Literal["thinking"]
+    type: Literal["thinking", "redacted_thinking"]
     thinking: str = ""
     signature: Annotated[str, WithoutEffect("the server does not sign thinking")] = ""
-
-
-class RedactedThinking(Body):
-    """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
-
-    type: Literal["redacted_thinking"]
     data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")] = ""
 
 
@@ -234,7 +206,7 @@ class ToolUse(_Block):
     caller: Annotated[JsonObject | None, WithoutEffect("the call is history")] = None
 
 
-_Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
+_Shown = Annotated[Text | Image | Document, Discriminator("type")]
 _Results = Annotated[
     Listed[_Shown],
     WrapValidator(_readable),
@@ -255,9 +227,7 @@ class ToolResult(_Block):
         return joined(block.as_text for block in self.content or ())
 
 
-ContentBlock: TypeAlias = (
-    Text | Image | Document | SearchResult | Thinking | RedactedThinking | ToolUse | ToolResult
-)
+ContentBlock: TypeAlias = Text | Image | Document | Thinking | ToolUse | ToolResult
 _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
@@ -294,14 +264,14 @@ def hold_seconds(block: ContentBlock) -> Iterator[float]:
     match block:
         case ToolResult(content=blocks):
             within = blocks or ()
-        case SearchResult(content=blocks) | Document(source=BlocksSource(content=blocks)):
+        case Document(source=Source(content=blocks)):
             within = blocks
     for each in within:
         yield from hold_seconds(each)
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:
-    return [block.as_text for block in blocks if isinstance(block, Text | Image | Document | SearchResult)]
+    return [block.as_text for block in blocks if isinstance(block, Text | Image | Document)]
 
 
 def joined(parts: Any) -> str:

@@ -13,8 +13,6 @@ from api.dialects.anthropic.content import (
     Document,
     Image,
     InputMessage,
-    RedactedThinking,
-    SearchResult,
     Text,
     Thinking,
     ToolResult,
@@ -25,13 +23,12 @@ from api.dialects.anthropic.content import (
 )
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.anthropic.tools import CustomTool
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
-from api.dialects.spellings import THINKING_BUDGET
+from api.dialects.spellings import THINKING_BUDGET, token_bound_of
+from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,
@@ -132,7 +129,7 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
     thoughts: list[str] = []
     for block in blocks:
         match block:
-            case Text() | RedactedThinking() | Image() | Document() | SearchResult():
+            case Text() | Image() | Document():
                 pass
             case Thinking(thinking=thinking):
                 thoughts.append(thinking)
@@ -168,7 +165,7 @@ def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
 
 def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
     for block in blocks:
-        if not isinstance(block, Text | Image | Document | SearchResult):
+        if not isinstance(block, Text | Image | Document):
             raise _misplaced(block, role)
     return blocks
 

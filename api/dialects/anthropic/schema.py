@@ -12,9 +12,9 @@ from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Te
 from api.dialects.anthropic.tool_changes import changed_tools
 from api.dialects.anthropic.tools import CustomTool, as_offered
 from api.dialects.foreign import name_unread
-from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
+from api.dialects.spellings import BoundFields
 
 MAX_TOOLS = 1024
 MAX_STOPS = 64

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
 from typing import Any
 
 import msgspec
 
-from api.answers import sse
-from api.answers.errors import ApiError
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
-from api.dialects.openai.encode import marked, prompt_logprobs_list, usage_object
+from api.dialects.openai.encode import ChunkStream, marked, prompt_logprobs_list, usage_object
 from scheduler.events import (
     AnswerPiece,
     Finished,
@@ -22,7 +19,6 @@ from scheduler.events import (
     PromptToken,
     TextDelta,
     TokenLogprobs,
-    Usage,
 )
 
 _json = msgspec.json.Encoder()
@@ -125,24 +121,14 @@ def completion_object(
     }
 
 
-class CompletionEncoder:
+class CompletionEncoder(ChunkStream):
     """Encodes one stream's chunks as bytes ready for the wire."""
 
     def __init__(
         self, public_id: str, created: int, model: str, echoes: Sequence[str], *, include_usage: bool
     ) -> None:
-        head = {"id": public_id, "object": "text_completion", "created": created, "model": model}
-        self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
-        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        super().__init__("text_completion", public_id, created, model, include_usage)
         self._echoes = dict(enumerate(echoes))
-        self._ended: set[int] = set()
-        self._include_usage = include_usage
-
-    def meter(self, usage: Usage) -> None:
-        self._tail = b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n"
-
-    def start(self, prompt_tokens: int) -> bytes:
-        return b""
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         match event:
@@ -167,13 +153,4 @@ class CompletionEncoder:
 
     def progress(self, progress: Progress) -> bytes:
         """Return a chunk without text, of a choice that goes on: some readers end at a comment."""
-        return self._chunk(next(number for number in count() if number not in self._ended), "", None)
-
-    def finish(self, usage: Usage) -> bytes:
-        """Return the usage, if requested, and the end mark."""
-        if not self._include_usage:
-            return sse.DONE
-        return self._head + b'],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
-
-    def error(self, error: ApiError) -> bytes:
-        return sse.data(_json.encode(error.openai_body())) + sse.DONE
+        return self._chunk(self._going_on, "", None)

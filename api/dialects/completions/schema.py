@@ -7,10 +7,9 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
 
 from api.bodies.fields import Partly, WithoutEffect, unsupported
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.schema import CompletionFields
 from api.dialects.openai.thinking import MAX_THINKING_TOKENS
-from api.dialects.spellings import TOKEN_BOUND
+from api.dialects.spellings import TOKEN_BOUND, token_bound_of
 
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 5

@@ -8,15 +8,14 @@ from typing import Any
 
 from api.access.identity import ANYBODY, Caller
 from api.bodies.sampling_values import MAX_SEED
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, RepetitionDetection
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
-from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET
+from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET, token_bound_of
+from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
-from scheduler.prompt.volatile_headers import stable
 from scheduler.repetition import NEVER, Repetition
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
@@ -43,7 +42,7 @@ def generation_request(
             only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
-            continue_final=body.continue_final_message,
+            continue_final=body.continues,
         ),
         max_tokens=token_bound_of(body),
         thinking_tokens=THINKING_BUDGET.value_of(body),

@@ -165,8 +165,42 @@ def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": function}
 
 
-class ChunkEncoder:
-    """Encodes one stream's chunks as bytes ready for the wire."""
+class ChunkStream:
+    """The chunks of a chat completion or a completion: what stands around each, and how they end."""
+
+    def __init__(self, kind: str, public_id: str, created: int, model: str, include_usage: bool) -> None:
+        head = {"id": public_id, "object": kind, "created": created, "model": model}
+        self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
+        # With include_usage every chunk but the last carries `"usage": null`, says the API reference.
+        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._include_usage = include_usage
+        self._ended: set[int] = set()
+
+    def meter(self, usage: Usage) -> None:
+        self._tail = b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n"
+
+    def start(self, prompt_tokens: int) -> bytes:
+        """Return nothing: the first chunk comes with the first token, because clients measure TTFT by it."""
+        return b""
+
+    @property
+    def _going_on(self) -> int:
+        """The first choice that goes on."""
+        return next(number for number in count() if number not in self._ended)
+
+    def finish(self, usage: Usage) -> bytes:
+        """Return the usage, if requested, and the end mark."""
+        if not self._include_usage:
+            return sse.DONE
+        return self._head + b'],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
+
+    def error(self, error: ApiError) -> bytes:
+        """Return an error within a stream, in the form that the official clients raise, and the end mark."""
+        return sse.data(_json.encode(error.openai_body())) + sse.DONE
+
+
+class ChunkEncoder(ChunkStream):
+    """Encodes one chat's chunks as bytes ready for the wire."""
 
     def __init__(
         self,
@@ -178,35 +212,12 @@ class ChunkEncoder:
         *,
         shows_reasoning: bool = True,
     ) -> None:
+        super().__init__("chat.completion.chunk", public_id, created, model, include_usage)
         self._custom_names = custom_names
         self._shows_reasoning = shows_reasoning
         self._texts: dict[int, tuple[int, InputText]] = {}
         """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
-        self._head = (
-            b'data: {"id":'
-            + _json.encode(public_id)
-            + b',"object":"chat.completion.chunk","created":'
-            + str(created).encode()
-            + b',"model":'
-            + _json.encode(model)
-        )
-        # With include_usage every chunk but the last carries `"usage": null`, says the API reference.
-        self._end_with(b',"usage":null}\n\n' if include_usage else b"}\n\n")
-        self._include_usage = include_usage
         self._started: set[int] = set()
-        self._ended: set[int] = set()
-
-    def _end_with(self, tail: bytes) -> None:
-        self._delta_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
-        self._logprobs_tail = b',"finish_reason":null}]' + tail
-        self._end_tail = b"}]" + tail
-
-    def meter(self, usage: Usage) -> None:
-        self._end_with(b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n")
-
-    def start(self, prompt_tokens: int) -> bytes:
-        """Return nothing: the first chunk comes with the first token, because clients measure TTFT by it."""
-        return b""
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if choice in self._started:
@@ -244,7 +255,7 @@ class ChunkEncoder:
                 over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
                 mark = b"," + _json.encode(marks)[1:-1] if (marks := marked(event)) else b""
-                return over + self._choice(choice) + end + mark + self._end_tail
+                return over + self._choice(choice) + end + mark + b"}]" + self._tail
             case _:
                 assert_never(event)
 
@@ -267,28 +278,16 @@ class ChunkEncoder:
         return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
 
     def _choice(self, index: int) -> bytes:
-        return self._head + b',"choices":[{"index":%d,"delta":{' % index
+        return self._head + b'{"index":%d,"delta":{' % index
 
     def _delta(self, choice: int, fields: bytes) -> bytes:
-        return self._choice(choice) + fields + self._delta_tail
+        return self._choice(choice) + fields + b'},"logprobs":null,"finish_reason":null}]' + self._tail
 
     def _text_with_logprobs(self, choice: int, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         fields = b'"content":' + _json.encode(text) + b'},"logprobs":'
-        return self._choice(choice) + fields + json_text(logprobs_object(logprobs)) + self._logprobs_tail
-
-    def finish(self, usage: Usage) -> bytes:
-        """Return the usage, if requested, and the end mark."""
-        if not self._include_usage:
-            return sse.DONE
-        return (
-            self._head + b',"choices":[],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
-        )
-
-    def error(self, error: ApiError) -> bytes:
-        """Return an error within a stream, in the form that the official clients raise, and the end mark."""
-        return sse.data(_json.encode(error.openai_body())) + sse.DONE
+        scores = json_text(logprobs_object(logprobs))
+        return self._choice(choice) + fields + scores + b',"finish_reason":null}]' + self._tail
 
     def progress(self, progress: Progress) -> bytes:
         """Return a chunk without text, of a choice that goes on: some readers end at a comment."""
-        choice = next(number for number in count() if number not in self._ended)
-        return self._delta(choice, b'"content":""')
+        return self._delta(self._going_on, b'"content":""')

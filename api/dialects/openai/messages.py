@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from api.bodies import json_text, media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.dialects.foreign import line, name_unread, with_known_role
 
 
@@ -35,178 +28,89 @@ def as_text_only(value: Any) -> Any:
 HistoryText: TypeAlias = Annotated[str, BeforeValidator(as_text_only)]
 
 
-class ContentPart(Body):
-    """Text; `refusal` is text of an assistant message too."""
-
-    type: Literal["text", "refusal", "input_text", "output_text"]
-    text: HistoryText | None = None
-    refusal: HistoryText | None = None
-
-    @property
-    def as_text(self) -> str:
-        return self.text or self.refusal or ""
-
-
-MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
-MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
-"""Base64 text, which validation replaces by its description: the data is freed with the body's own text."""
-MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
-MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
+MEDIA = Partly("the model reads text only; other content becomes a line of text")
 Unread: TypeAlias = Annotated[Any, WithoutEffect("the server does not read it")]
 
 
-class MediaPart(Body):
-    """A part that a text model cannot read. A line of text replaces it (`--media note`), or it is refused."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
-        if (info.context or {}).get("media") == "refuse":
-            raise unsupported("this model reads text only")
-        return value
+def _noted(value: Any, name: str, of: Callable[[str], str]) -> str | None:
+    """Return the description of media: of a text, or of the member that has it. The data is freed with the
+    body's own text."""
+    if isinstance(value, dict):
+        return _noted(value.get(name), "", of)
+    return of(value) if isinstance(value, str) else None
 
 
-def _as_url(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"url": value}
-    return value if isinstance(value, dict | LinkedMedia) else {}
+def _media(name: str, of: Callable[[str], str]) -> Any:
+    return BeforeValidator(partial(_noted, name=name, of=of), json_schema_input_type=str | dict[str, Any])
 
 
-def _data(value: Any) -> Any:
-    return value if isinstance(value, str) else ""
+_Url: TypeAlias = Annotated[str | None, _media("url", media.of_url)]
+_TEXTS = frozenset(("text", "refusal", "input_text", "output_text", "reasoning_text", "summary_text"))
+_NOUNS = {
+    **dict.fromkeys(("image_url", "input_image", "computer_screenshot"), "image"),
+    **dict.fromkeys(("file", "input_file"), "document"),
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+}
+"""Types of parts that a text model cannot read, of both of OpenAI's APIs and vLLM's -> what they are."""
 
 
-def _object(value: Any) -> Any:
-    return value if isinstance(value, Body | dict) else {}
-
-
-class LinkedMedia(Body):
-    url: Annotated[MediaUrl, BeforeValidator(_data)] = ""
-    detail: Unread = None
-
-
-_NO_LINK = LinkedMedia()
-_Linked = Annotated[LinkedMedia, BeforeValidator(_as_url, json_schema_input_type=str | LinkedMedia)]
-
-
-class ImagePart(MediaPart):
-    type: Literal["image_url"]
-    image_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.image_url.url)
-
-
-class VideoPart(MediaPart):
-    """A part of vLLM's API, as is `audio_url`."""
-
-    type: Literal["video_url"]
-    video_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("video", self.video_url.url)
-
-
-class AudioUrlPart(MediaPart):
-    type: Literal["audio_url"]
-    audio_url: _Linked = _NO_LINK
-
-    @property
-    def as_text(self) -> str:
-        return media.note("audio", self.audio_url.url)
-
-
-class InputAudio(Body):
-    data: Annotated[MediaData, BeforeValidator(_data)] = ""
-    format: Unread = None
-
-
-class AudioPart(MediaPart):
-    type: Literal["input_audio"]
-    input_audio: Annotated[InputAudio, BeforeValidator(_object)] = InputAudio()
-
-    @property
-    def as_text(self) -> str:
-        return media.note("audio", self.input_audio.data)
-
-
-class InputFile(Body):
-    """A file that was uploaded elsewhere has an id only."""
-
-    file_data: Annotated[MediaFile, BeforeValidator(_data)] | None = None
-    file_id: Unread = None
-    filename: HistoryText | None = None
-
-
-class FilePart(MediaPart):
-    type: Literal["file"]
-    file: Annotated[InputFile, BeforeValidator(_object)] = InputFile()
-
-    @property
-    def as_text(self) -> str:
-        return media.note("document", self.file.file_data or "", self.file.filename)
-
-
-class ForeignPart(MediaPart):
-    """A part of a type that is not known here: its text, or a line in its place."""
+class Part(Body):
+    """A part of content: its text, or a line in the place of what a text model cannot read."""
 
     type: Any = None
-    text: str
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
+    image_url: _Url = None
+    video_url: _Url = None
+    audio_url: _Url = None
+    file_url: _Url = None
+    input_audio: Annotated[str | None, _media("data", media.of_data)] = None
+    file_data: Annotated[str | None, _media("", media.of_file)] = None
+    filename: HistoryText | None = None
+    file_id: Unread = None
+    detail: Unread = None
+    annotations: Unread = None
+    logprobs: Unread = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
+        """Read chat's nested file, and of a type that is not known its text or a line."""
+        kind = value.get("type") if isinstance(value, dict) else "text"
+        if isinstance(kind, str) and kind in _TEXTS:
             return value
-        name_unread(value, value.get("type"))
+        if isinstance(kind, str) and kind in _NOUNS:
+            return {"type": kind, **value["file"]} if isinstance(value.get("file"), dict) else value
+        name_unread(value, kind)
         text = value.get("text")
         return {"text": text if isinstance(text, str) else line(value)}
 
     @property
+    def is_text(self) -> bool:
+        return self.type in _TEXTS
+
+    @property
     def as_text(self) -> str:
-        return self.text
+        if (noun := _NOUNS.get(self.type)) is None:
+            return self.text or self.refusal or ""
+        given = (self.image_url, self.video_url, self.audio_url, self.input_audio, self.file_data)
+        what = next(filter(None, (*given, self.file_url)), "")
+        return media.note(noun, what, self.filename)
 
 
-def part_kind(known: frozenset[str], value: Any) -> str:
-    """Return the tag of a part: its type, or `other`."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if isinstance(kind, str) and kind in known else "other"
-
-
-_TEXTS = ("text", "refusal", "input_text", "output_text")
-_KINDS = frozenset((*_TEXTS, "image_url", "input_audio", "file", "video_url", "audio_url"))
-
-
-def _kind(value: Any) -> str:
-    kind = part_kind(_KINDS, value)
-    return "text" if kind in _TEXTS else kind
-
-
-_Part = Annotated[
-    Annotated[ContentPart, Tag("text")]
-    | Annotated[ImagePart, Tag("image_url")]
-    | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[FilePart, Tag("file")]
-    | Annotated[VideoPart, Tag("video_url")]
-    | Annotated[AudioUrlPart, Tag("audio_url")]
-    | Annotated[ForeignPart, Tag("other")],
-    Discriminator(_kind),
-]
-
-
-def spoken(parts: Sequence[Any]) -> list[str]:
+def spoken(parts: Sequence[Part]) -> list[str]:
     """Return the text of each part; a line about media stands on a line of its own."""
     texts: list[str] = []
-    before: Any = None
+    after_text = True
     for part in parts:
         text = part.as_text
-        noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
-        if before is not None and noted and text and texts[-1] and not texts[-1].endswith("\n"):
+        noted = not (part.is_text and after_text)
+        if texts and noted and text and texts[-1] and not texts[-1].endswith("\n"):
             text = "\n" + text
         texts.append(text)
-        before = part
+        after_text = part.is_text
     return texts
 
 
@@ -284,29 +188,26 @@ HistoryId: TypeAlias = Annotated[
 ]
 
 
-class CalledTool(Body):
-    """A custom tool, called with a text."""
-
-    name: CalledName = NAMELESS
-    input: Annotated[str, BeforeValidator(lambda text: text if isinstance(text, str) else json_of(text))] = ""
-
-
 class ToolCall(Body):
-    """A tool call of an assistant message. `index` is a remnant of a stream's deltas."""
+    """A tool call of an assistant message, as templates know calls: a custom tool's has one text. `index`
+    is a remnant of a stream's deltas."""
 
     id: HistoryId | None = None
     type: Annotated[Any, WithoutEffect("the member that is there says what is called")] = None
-    function: CalledFunction | None = None
-    custom: CalledTool | None = None
+    function: CalledFunction = CalledFunction()
     index: Annotated[Any, WithoutEffect("the place in the list is the index")] = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         """Read a call without a function's member: what it has beside `type`, or below it."""
-        if not isinstance(value, dict) or value.get("function") or value.get("custom"):
+        if not isinstance(value, dict) or value.get("function"):
             return value
-        kind = value.get("type")
+        kind, custom = value.get("type"), value.get("custom")
+        if isinstance(custom, dict) and custom:
+            text = custom.get("input", "")
+            asked = {"input": text if isinstance(text, str) else json_of(text)}
+            return {"id": value.get("id"), "function": {"name": custom.get("name"), "arguments": asked}}
         inner = value.get(kind) if isinstance(kind, str) else None
         members = inner if isinstance(inner, dict) else value
         around = {name: members[name] for name in members if name not in ("id", "type", "index", "name")}
@@ -317,12 +218,8 @@ class ToolCall(Body):
     @property
     def neutral(self) -> dict[str, Any]:
         """Return the call as chat templates take it."""
-        called: dict[str, Any] = {"name": NAMELESS, "arguments": {}}
-        if self.function is not None:
-            called = {"name": self.function.name, "arguments": self.function.arguments}
-        elif self.custom is not None:
-            called = {"name": self.custom.name, "arguments": {"input": self.custom.input}}
         whose = {} if self.id is None else {"id": self.id}
+        called = {"name": self.function.name, "arguments": self.function.arguments}
         return {**whose, "type": "function", "function": called}
 
 
@@ -358,7 +255,7 @@ class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Listed[_Part] | None, BeforeValidator(in_parts), MEDIA] = None
+    content: Annotated[Listed[Part] | None, BeforeValidator(in_parts), MEDIA] = None
     name: Annotated[str | None, BeforeValidator(lambda name: name if isinstance(name, str) else None)] = None
     tool_call_id: HistoryId | None = None
     tool_calls: Annotated[Listed[ToolCall] | None, BeforeValidator(_listed_calls)] = None
@@ -366,6 +263,7 @@ class ChatMessage(Body):
     reasoning: HistoryText | None = None
     """vLLM's newer name for `reasoning_content`."""
     refusal: HistoryText | None = None
+    prefix: Annotated[bool, BeforeValidator(lambda given: given is True)] = False
     annotations: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     audio: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     provider_specific_fields: Annotated[

@@ -10,12 +10,11 @@ from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.bodies.sampling_values import RepetitionPenalty, SamplingFields
-from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
-from api.dialects.spellings import SpelledFields
+from api.dialects.spellings import BoundFields, SpelledFields
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     MAX_PREDICTION_TOKENS,
@@ -120,6 +119,20 @@ class DecodingFields(SpelledFields, SamplingFields):
         return value
 
 
+class AccountFields(Body):
+    """What is for the provider's accounting and caches, in chat completions and responses."""
+
+    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
+    prompt_cache_key: Annotated[
+        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
+    ] = None
+    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
+
+
 class CompletionFields(BoundFields, StructuredFields, DecodingFields):
     """What chat completions and completions have in common."""
 
@@ -147,7 +160,7 @@ class CompletionFields(BoundFields, StructuredFields, DecodingFields):
         return self
 
 
-class ChatCompletionRequest(ThinkingFields, CompletionFields):
+class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")
@@ -173,15 +186,14 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
         StrictBool | None, WithoutEffect("the server stores no chat completions", named_unless=(False,))
     ] = None
     metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
-    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[
-        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
-    ] = None
-    prompt_cache_key: Annotated[
-        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
-    ] = None
-    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
+
+    @property
+    def continues(self) -> bool:
+        """Return whether the answer goes on with the last message, in vLLM's words, or DeepSeek's and
+        Mistral's."""
+        last = bool(self.messages[-1].prefix)
+        return self.continue_final_message or self.add_generation_prompt is False or last
 
     @property
     def shows_reasoning(self) -> bool:
@@ -201,11 +213,9 @@ class ChatCompletionRequest(ThinkingFields, CompletionFields):
     def _consistent(self) -> ChatCompletionRequest:
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
-        if self.continue_final_message:
+        if self.continues:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
-                raise ValueError("continue_final_message needs a last message that is the assistant's text")
-        elif self.add_generation_prompt is False:
-            raise ValueError("add_generation_prompt: false needs continue_final_message")
+            if self.messages[-1].role != "assistant" or self.messages[-1].calls:
+                raise ValueError("only a last message that is the assistant's text can be continued")
         return self

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies import json_text
 from api.bodies.body import Body
@@ -47,23 +47,6 @@ SchemaOrText = Annotated[
 ]
 
 
-class TextFormat(Body):
-    type: Literal["text"]
-
-    def structure(self, place: str) -> Structure | None:
-        return None
-
-
-class JsonObjectFormat(Body):
-    """Any object or, for llama.cpp's clients, one that matches `schema`."""
-
-    type: Literal["json_object"]
-    schema_: JsonObject | None = Field(default=None, alias="schema")
-
-    def structure(self, place: str) -> Structure | None:
-        return _json_text(self.schema_, place, f"{place}.schema")
-
-
 class NamedSchema(Body):
     name: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     description: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
@@ -75,55 +58,42 @@ class NamedSchema(Body):
     """Whether a keyword that a grammar cannot hold is refused; otherwise it is left out, and others hold."""
 
 
-class JsonSchemaFormat(Body):
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
+class Format(NamedSchema):
+    """A schema stands beside `type`, as in responses, or below it, as in chat completions. An object may have
+    one, too, for llama.cpp's clients."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_flat(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "schema" in value and value.get("json_schema") is None:
-            return {"type": value.get("type"), "json_schema": {**value, "type": None}}
-        return value
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
 
     def structure(self, place: str) -> Structure | None:
-        named = self.json_schema
-        return _json_text(named.schema_, place, f"{place}.json_schema.schema", exact=bool(named.strict))
+        if self.type == "text":
+            return None
+        named, inner = (self, "") if self.json_schema is None else (self.json_schema, ".json_schema")
+        exact, schema = self.type == "json_object" or bool(named.strict), named.schema_
+        if schema is None:
+            return JsonText(ANY_OBJECT, place)
+        return JsonText(schema, f"{place}{inner}.schema", exact=exact)
 
 
-class FlatJsonSchemaFormat(NamedSchema):
-    """The responses API's form."""
-
-    type: Literal["json_schema"]
-
-    def structure(self, place: str) -> Structure | None:
-        return _json_text(self.schema_, f"{place}.schema", f"{place}.schema", exact=bool(self.strict))
-
-
-class SchemaFormat(FlatJsonSchemaFormat):
+class SchemaFormat(NamedSchema):
     """Anthropic's, which has no other, and is always strict there."""
 
+    type: Literal["json_schema"]
     schema_: JsonObject = Field(alias="schema")
 
     def structure(self, place: str) -> Structure | None:
         return JsonText(self.schema_, f"{place}.schema", exact=self.strict is not False)
 
 
-def _json_text(schema: Any, any_place: str, place: str, *, exact: bool = True) -> JsonText:
-    return JsonText(ANY_OBJECT, any_place) if schema is None else JsonText(schema, place, exact=exact)
-
-
 NO_VERBOSITY = WithoutEffect(
     "a wish, which agents send with every request; the model has no setting for it", named_unless=("medium",)
 )
-ResponseFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]
-FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchemaFormat, Discriminator("type")]
 
 
 class TextOptions(Body):
     """The responses API's place of the format."""
 
-    format: FlatFormat | None = None
+    format: Format | None = None
     verbosity: Annotated[Literal["low", "medium", "high"] | None, NO_VERBOSITY] = None
 
 
@@ -167,7 +137,7 @@ def _named_or_absent(value: Any) -> Any:
 class StructuredFields(SpelledFields):
     """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
 
-    response_format: ResponseFormat | None = None
+    response_format: Format | None = None
     text: TextOptions | None = None
     output_config: OutputConfig | None = None
     output_format: SchemaFormat | None = None

@@ -44,27 +44,25 @@ def left_out(value: Any) -> Any:
 LeftOut: TypeAlias = Annotated[JsonObject, BeforeValidator(left_out)]
 
 
-class FunctionDefinition(Body):
-    name: str = Field(min_length=1, max_length=256)
+class _Members(Body):
     description: str | None = None
     parameters: JsonObject | None = None
     strict: Annotated[StrictBool | None, STRICT] = None
 
-    def neutral(self, place: str) -> Tool:
-        """Return the neutral form. `place` is the path in the body, for errors."""
-        parameters = self.parameters or {}
-        return Tool(self.name, self.description or "", parameters, bool(self.strict), f"{place}.parameters")
+
+_Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class FunctionTool(Body):
+class FunctionDefinition(_Members):
+    name: _Name
+
+
+class FunctionTool(_Members):
     """A function. In responses its members stand beside `type`; both APIs take both forms."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition | None = None
-    name: str | None = Field(default=None, min_length=1, max_length=256)
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: Annotated[StrictBool | None, STRICT] = None
+    name: _Name | None = None
 
     @model_validator(mode="after")
     def _has_a_name(self) -> FunctionTool:
@@ -74,18 +72,19 @@ class FunctionTool(Body):
 
     def neutral(self, place: str) -> Tool:
         """Return the neutral form. `place` is the path in the body, for errors."""
-        if self.function is not None:
-            return self.function.neutral(f"{place}.function")
-        parameters = self.parameters or {}
-        return Tool(
-            self.name or "", self.description or "", parameters, bool(self.strict), f"{place}.parameters"
-        )
+        given, inner = (self, "") if self.function is None else (self.function, ".function")
+        parameters, strict = given.parameters or {}, bool(given.strict)
+        exact = f"{place}{inner}.parameters"
+        return Tool(given.name or "", given.description or "", parameters, strict, exact)
 
 
 class CustomDefinition(Body):
-    name: str = Field(min_length=1, max_length=256)
+    name: _Name
     description: str | None = None
     format: InputFormat | None = None
+
+    def neutral(self, place: str) -> Tool:
+        return as_function(self.name, self.description, self.format, f"{place}.format")
 
 
 class CustomTool(Body):
@@ -93,11 +92,11 @@ class CustomTool(Body):
     custom: CustomDefinition
 
     def neutral(self, place: str) -> Tool:
-        custom = self.custom
-        return as_function(custom.name, custom.description, custom.format, f"{place}.custom.format")
+        return self.custom.neutral(f"{place}.custom")
 
 
-def _kind(value: Any) -> str:
+def tool_kind(value: Any) -> str:
+    """Return the tag of a tool: its type, or `other` for what is left out."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
     return "function" if kind is None else kind if kind in ("function", "custom") else "other"
 
@@ -106,7 +105,7 @@ AnyTool: TypeAlias = Annotated[
     Annotated[FunctionTool, Tag("function")]
     | Annotated[CustomTool, Tag("custom")]
     | Annotated[LeftOut, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(tool_kind),
 ]
 
 

@@ -20,7 +20,7 @@ from api.dialects.responses.items import (
     Result,
     joined_text,
 )
-from scheduler.prompt.volatile_headers import stable
+from api.dialects.volatile_headers import stable
 from scheduler.request import Message as TemplateMessage
 
 

@@ -13,21 +13,17 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
-from api.answers.errors import ApiError, ApiFailure
+from api.answers.errors import ApiFailure, refused
 from api.dialects.json_route import BodyWork, BodyWorkOf, Validated
 from api.dialects.responses.conversation import input_messages
 from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, list_json, listed
 from api.dialects.responses.schema import AddItems, CreateConversation, UpdateConversation
 from api.dialects.responses.store import Stored, Turn, encoded, messages_json
-from api.dialects.responses.stored_responses import Referred, StoredResponses, read_items
+from api.dialects.responses.stored_responses import Referred, StoredResponses, no_item, read_items
 
 
 def add_conversations(router: APIRouter, stored: StoredResponses) -> None:
-    _add_conversations(router, stored)
     _add_items(router, stored)
-
-
-def _add_conversations(router: APIRouter, stored: StoredResponses) -> None:
     store = stored.store
 
     @router.post("/v1/conversations")
@@ -37,7 +33,7 @@ def _add_conversations(router: APIRouter, stored: StoredResponses) -> None:
         """A conversation that is kept where responses are, and counts as one. Responses that name it get its
         items before their input, and add their input and output to it."""
         if not store.keeps:
-            raise ApiFailure(_refused("this server stores no conversations"))
+            raise refused("this server stores no conversations")
         made = _object(stored.ids.new("conv"), int(time.time()), body.metadata)
         turn = await _turn(body, stored, caller.tenant, work, None)
         _put(stored, caller.tenant, made["id"], encoded(made), None, turn)
@@ -115,7 +111,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
             for item in listed(found.turns):
                 if item["id"] == item_id:
                     return encoded(item)
-            raise ApiFailure(_no_item(item_id))
+            raise _missing(item_id)
 
         return await work.also_of(found.bytes).text(text)
 
@@ -158,7 +154,7 @@ def _without(turns: Iterable[Turn], item_id: str) -> list[Turn]:
             messages = messages_json(list(input_messages(read_items(rest), Referred({}).find)))
             left.append(input_turn(messages, rest, turn.owner))
     if item_id not in seen:
-        raise ApiFailure(_no_item(item_id))
+        raise _missing(item_id)
     return left
 
 
@@ -172,7 +168,7 @@ def _put(
 ) -> None:
     some = [turn for turn in since if turn.items_json != b"[]"]
     if not stored.store.put(tenant, conversation_id, body_json, before, *some):
-        raise ApiFailure(_refused("the conversation would be larger than what this server stores", "items"))
+        raise refused("the conversation would be larger than what this server stores", "items")
 
 
 def _object(conversation_id: str, created_at: int, metadata: Mapping[str, str] | None) -> dict[str, Any]:
@@ -184,10 +180,5 @@ def _json(text: bytes) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _refused(message: str, param: str | None = None) -> ApiError:
-    return ApiError(400, "invalid_request_error", "unsupported_parameter", message, param)
-
-
-def _no_item(item_id: str) -> ApiError:
-    message = f"Item with id {item_id!r} not found in the conversation."
-    return ApiError(404, "invalid_request_error", "item_not_found", message)
+def _missing(item_id: str) -> ApiFailure:
+    return no_item(item_id, " in the conversation", None)

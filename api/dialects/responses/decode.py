@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from api.access.identity import ANYBODY, Caller
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.decode import common
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
@@ -14,7 +13,7 @@ from api.dialects.responses.conversation import with_instructions
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.tools import Offered
-from api.dialects.spellings import THINKING_BUDGET
+from api.dialects.spellings import THINKING_BUDGET, token_bound_of
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.request import ChatPrompt, GenerationRequest, Message
 

@@ -17,12 +17,12 @@ from api.answers.errors import ApiError
 from api.answers.input_text import input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
-from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool
 from api.dialects.responses.items import sealed
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.tools import Called, CallKind, action, given, sent
+from api.dialects.spellings import token_bound_of
 from scheduler.events import FinishReason, Usage
 from scheduler.request import Sampling
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from api.answers.errors import ApiError, ApiFailure
+from api.answers.errors import refused
 from api.dialects.responses.items import as_items
 from api.dialects.responses.store import Turn, encoded
 
@@ -122,4 +122,4 @@ def _place(items: Sequence[dict[str, Any]], item_id: str, param: str) -> int:
         if item["id"] == item_id:
             return index
     message = f"Item with id {item_id!r} not found in the list."
-    raise ApiFailure(ApiError(400, "invalid_request_error", "invalid_value", message, param))
+    raise refused(message, param, "invalid_value")

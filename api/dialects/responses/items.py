@@ -12,98 +12,21 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.dialects.foreign import line, name_unread, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
-    AudioPart,
     CalledName,
-    ForeignPart,
     HistoryId,
-    HistoryText,
-    MediaFile,
-    MediaPart,
-    MediaUrl,
-    Unread,
+    Part,
     in_parts,
     json_of,
-    part_kind,
     read_json,
     spoken,
 )
 from api.dialects.openai.tools import MAX_TOOLS
 from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
-
-_Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
-_OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
-_NO_CALLERS = "only the model calls tools"
-_Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
-
-
-class Part(Body):
-    """Text of any role."""
-
-    type: Any = None
-    text: HistoryText | None = None
-    refusal: HistoryText | None = None
-    annotations: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
-    logprobs: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
-
-    @property
-    def as_text(self) -> str:
-        return self.text or self.refusal or ""
-
-
-def _link(value: Any) -> Any:
-    return value if isinstance(value, str) else ""
-
-
-_Url = Annotated[MediaUrl, BeforeValidator(_link)]
-_File = Annotated[MediaFile, BeforeValidator(_link)]
-
-
-class InputImage(MediaPart):
-    type: Any = None
-    image_url: _Url | None = None
-    file_id: Unread = None
-    detail: Unread = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_chat(cls, value: Any) -> Any:
-        """Accept the link as chat completions nest it."""
-        if isinstance(value, dict) and isinstance(link := value.get("image_url"), dict):
-            return {**value, "image_url": link.get("url")}
-        return value
-
-    @property
-    def as_text(self) -> str:
-        return media.note("image", self.image_url or "")
-
-
-class InputFile(MediaPart):
-    type: Any = None
-    file_data: _File | None = None
-    file_url: _Url | None = None
-    file_id: Unread = None
-    filename: HistoryText | None = None
-    detail: Unread = None
-
-    @property
-    def as_text(self) -> str:
-        return media.note("document", self.file_data or self.file_url or "", self.filename)
-
-
-_TEXTS = frozenset(("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"))
-_IMAGES = frozenset(("input_image", "image_url", "computer_screenshot"))
-_KINDS = _TEXTS | _IMAGES | {"input_file", "input_audio"}
-
-
-def _part_kind(value: Any) -> str:
-    kind = part_kind(_KINDS, value)
-    return "text" if kind in _TEXTS else "input_image" if kind in _IMAGES else kind
 
 
 def _content(value: Any) -> Any:
@@ -120,32 +43,25 @@ def _content(value: Any) -> Any:
     return in_parts(value)
 
 
-_AnyPart: TypeAlias = Annotated[
-    Annotated[Part, Tag("text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")]
-    | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[ForeignPart, Tag("other")],
-    Discriminator(_part_kind),
-]
-_Parts = Annotated[
-    Listed[_AnyPart], BeforeValidator(_content, json_schema_input_type=str | list[_AnyPart]), MEDIA
-]
+_Parts = Annotated[Listed[Part], BeforeValidator(_content, json_schema_input_type=str | list[Part]), MEDIA]
 
 
-def joined_text(parts: Sequence[Part | MediaPart] | None) -> str:
+def joined_text(parts: Sequence[Part] | None) -> str:
     return "".join(spoken(parts or ()))
 
 
 _ROLES = frozenset(("user", "assistant", "system", "developer", "tool"))
 
 
-class Message(Body):
-    type: Any = "message"
+class _Item(Body):
+    type: Any = None
+    id: Annotated[Any, WithoutEffect("the server identifies items by their place in the list")] = None
+    status: Annotated[Any, WithoutEffect("the server reads items of every status alike")] = None
+
+
+class Message(_Item):
     role: str
     content: _Parts = Field(default_factory=list)
-    id: _OWN_ID = None
-    status: _Status = None
     phase: Annotated[Any, WithoutEffect("chat templates have no field for it")] = None
 
     @model_validator(mode="before")
@@ -173,17 +89,17 @@ _OF_NO_CALL = frozenset(
 _ACTIONS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 
 
-class Call(Body):
+class _CallItem(_Item):
+    call_id: HistoryId = None
+    caller: Annotated[Any, WithoutEffect("only the model calls tools")] = None
+
+
+class Call(_CallItem):
     """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
 
-    type: Any = "function_call"
-    call_id: HistoryId = None
     name: CalledName
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
-    id: _OWN_ID = None
-    status: _Status = None
     namespace: Annotated[str | None, BeforeValidator(lambda given: given or None)] = None
-    caller: _Caller = None
     outcome: _Parts | None = None
     """The result, where it is in the call's own item."""
 
@@ -229,17 +145,12 @@ _Added = Annotated[
 ]
 
 
-class Result(Body):
+class Result(_CallItem):
     """The result of a call of any type; of a search for tools those that it found."""
 
-    type: Any = None
-    call_id: HistoryId = None
     output: _Parts = Field(default_factory=list)
-    id: _OWN_ID = None
-    status: _Status = None
     name: Annotated[Any, WithoutEffect("the function_call item has it")] = None
     namespace: Annotated[Any, WithoutEffect("the function_call item has it")] = None
-    caller: _Caller = None
     tools: _Added = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -319,13 +230,10 @@ class CompactionTrigger(Body):
     type: Any = None
 
 
-class ReasoningItem(Body):
-    type: Any = None
-    id: _OWN_ID = None
+class ReasoningItem(_Item):
     summary: Annotated[Any, WithoutEffect("the reasoning itself is in the other two")] = None
     content: _Parts | None = None
     encrypted_content: Annotated[Any, Partly("another provider's is not read")] = None
-    status: _Status = None
 
     @property
     def text(self) -> str:

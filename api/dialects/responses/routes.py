@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from api.access.auth import CallerOf
 from api.access.identity import Caller
 from api.answers.block_sequence import whole_blocks
-from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
+from api.answers.errors import ONLY_HTTP, ApiFailure, refused
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import Block, WholeAnswer, check_size, held_bytes, whole_answer
 from api.bodies.body import charge_body
@@ -204,7 +204,7 @@ def _add_creation(
             if not in_background:
                 return stream
             if not stored.store.keeps:
-                raise ApiFailure(_refused("this server stores no responses", "background"))
+                raise refused("this server stores no responses", "background")
             context = served.scheduler.preparation.context_tokens
             check_size(held := held_bytes(asked.requests[0], context), _LOWERED_BY)
             keep = partial(_keep_events, stored.store, caller.tenant, asked.public_id, log)
@@ -311,7 +311,7 @@ def _add_stored(
             log = found.events if now is None else now.log
             if log is None or log.is_lost:
                 why = "only what `background` and `stream` created is streamed, while its events are kept"
-                raise ApiFailure(_refused(why, "stream"))
+                raise refused(why, "stream")
             return LoggedStream(log, keep_alive_seconds, starting_after)
         if now is not None:
             return work.response(now.so_far(), repeats=True)
@@ -353,8 +353,4 @@ def _add_stored(
         found = stored.found(caller.tenant, response_id)
         if found.background:
             return Response(found.body_json, media_type="application/json")
-        raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
-
-
-def _refused(message: str, param: str) -> ApiError:
-    return ApiError(400, "invalid_request_error", "unsupported_parameter", message, param)
+        raise refused("the response is over; there is nothing to cancel", "response_id")

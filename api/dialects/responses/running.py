@@ -61,7 +61,7 @@ class RunningResponses:
         others, held = self._in_background[tenant], self._background_bytes[tenant]
         if others >= MAX_BACKGROUND or (others and held + held_bytes > MAX_HELD_BYTES):
             why = f"{others} responses of this tenant, of up to {held >> 20} MiB, are in the background"
-            raise TenantLimit(f"Rate limit reached: {why}", retry_after_seconds=10.0)
+            raise TenantLimit(why, retry_after_seconds=10.0)
 
         async def counted(task_status: trio.TaskStatus[None]) -> None:
             self._in_background[tenant] += 1

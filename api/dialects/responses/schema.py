@@ -17,14 +17,14 @@ from pydantic import (
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.unsupported import RESPONSES
-from api.dialects.openai.bound import BoundFields
-from api.dialects.openai.schema import NO_PADDING, DecodingFields
+from api.dialects.openai.schema import NO_PADDING, AccountFields, DecodingFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice
 from api.dialects.responses.input_items import kept
 from api.dialects.responses.items import CompactionTrigger, TaggedItem, as_items
 from api.dialects.responses.tools import AnyTool, offers
+from api.dialects.spellings import BoundFields
 from scheduler.request import MAX_TOP_LOGPROBS
 
 _BOOKKEEPING = "used only for the provider's own accounting"
@@ -100,7 +100,7 @@ class UpdateConversation(Body):
     metadata: ShortMetadata | None = None
 
 
-class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, DecodingFields):
+class CreateResponse(KeptItems, AccountFields, BoundFields, ThinkingFields, StructuredFields, DecodingFields):
     """`POST /v1/responses`."""
 
     items_field = "input"
@@ -130,19 +130,7 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
             " others have no effect"
         ),
     ] = None
-    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     client_metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[
-        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
-    ] = None
-    prompt_cache_key: Annotated[
-        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
-    ] = None
-    prompt_cache_retention: Annotated[
-        Literal["in_memory", "24h"] | None,
-        WithoutEffect("the prefix cache keeps every prefix until it needs the memory"),
-    ] = None
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
     max_tool_calls: Annotated[int | None, WithoutEffect("the server runs no tools of its own")] = None
     truncation: Annotated[

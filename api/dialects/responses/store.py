@@ -100,13 +100,13 @@ class ResponseStore:
         """By tenant."""
 
     @classmethod
-    def by_default(cls) -> ResponseStore:
-        return cls(max_responses=1024, max_bytes=256 << 20)
+    def by_default(cls, max_bytes: int = 256 << 20) -> ResponseStore:
+        return cls(max_responses=1024, max_bytes=max_bytes)
 
     @property
     def keeps(self) -> bool:
         """Return whether it keeps anything."""
-        return self._max_responses > 0
+        return self._max_responses > 0 and self._max_bytes > 0
 
     def __len__(self) -> int:
         return len(self._stored)

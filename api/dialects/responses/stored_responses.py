@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from api.answers.errors import ApiError, ApiFailure
+from api.answers.errors import ApiFailure, refused
 from api.bodies.unknown_fields import UnknownFields
 from api.dialects.responses.input_items import listed
 from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
@@ -29,15 +29,18 @@ class StoredResponses:
         """Return what a new response continues. Raise ApiFailure if it is not there."""
         if conversation_id is not None:
             if response_id is not None:
-                raise ApiFailure(_BOTH)
+                raise refused(
+                    "Mutually exclusive parameters: send one of 'previous_response_id' and 'conversation'.",
+                    "conversation",
+                    "mutually_exclusive_parameters",
+                )
             return self.conversation(tenant, conversation_id)
         if response_id is None:
             return None
         if (found := self._get(tenant, "resp", response_id)) is not None:
             return found
         message = f"Previous response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
-        code, param = "previous_response_not_found", "previous_response_id"
-        raise ApiFailure(ApiError(400, "invalid_request_error", code, message, param))
+        raise refused(message, "previous_response_id", "previous_response_not_found")
 
     def referred(self, tenant: str, items: Sequence[InputItem], before: Stored | None) -> Referred:
         """Return what resolves references in `items`: a response's items have its id in theirs, all others
@@ -47,24 +50,22 @@ class StoredResponses:
             if isinstance(item, ItemReference):
                 stored = self.store.get(tenant, self.ids.of_item(item.id)) or before
                 if stored is None:
-                    raise ApiFailure(_no_item(item.id))
+                    raise no_item(item.id)
                 found[item.id] = stored
         return Referred(found)
 
     def found(self, tenant: str, response_id: str) -> Stored:
         """Raise ApiFailure if it is not there."""
-        if (found := self._get(tenant, "resp", response_id)) is None:
-            message = f"Response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
-            raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
-        return found
+        return self._found(tenant, "resp", response_id, "response")
 
     def conversation(self, tenant: str, conversation_id: str) -> Stored:
         """Raise ApiFailure if it is not there."""
-        if (found := self._get(tenant, "conv", conversation_id)) is None:
-            message = (
-                f"Conversation with id {conversation_id!r} not found{self.ids.elsewhere(conversation_id)}."
-            )
-            raise ApiFailure(ApiError(404, "invalid_request_error", "conversation_not_found", message))
+        return self._found(tenant, "conv", conversation_id, "conversation")
+
+    def _found(self, tenant: str, kind: Kind, stored_id: str, what: str) -> Stored:
+        if (found := self._get(tenant, kind, stored_id)) is None:
+            message = f"{what.capitalize()} with id {stored_id!r} not found{self.ids.elsewhere(stored_id)}."
+            raise refused(message, code=f"{what}_not_found", status=404)
         return found
 
 
@@ -85,7 +86,7 @@ class Referred:
 
     def _item(self, item_id: str) -> dict[str, Any]:
         if (found := self._items.get(item_id)) is None:
-            raise ApiFailure(_no_item(item_id))
+            raise no_item(item_id)
         return found
 
     def resolved(self, items: Sequence[Any]) -> list[Any]:
@@ -107,15 +108,5 @@ def read_items(items: Sequence[Any]) -> list[InputItem]:
 _items: TypeAdapter[list[InputItem]] = TypeAdapter(list[TaggedItem])
 
 
-def _no_item(item_id: str) -> ApiError:
-    message = f"Item with id {item_id!r} not found: send the item itself."
-    return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
-
-
-_BOTH = ApiError(
-    400,
-    "invalid_request_error",
-    "mutually_exclusive_parameters",
-    "Mutually exclusive parameters: send only one of 'previous_response_id' and 'conversation'.",
-    "conversation",
-)
+def no_item(item_id: str, where: str = ": send the item itself", param: str | None = "input") -> ApiFailure:
+    return refused(f"Item with id {item_id!r} not found{where}.", param, "item_not_found", 404)

@@ -17,8 +17,7 @@ from api.bodies.body import Body
 from api.bodies.fields import WithoutEffect
 from api.dialects.foreign import name_unread
 from api.dialects.openai import tools as openai_tools
-from api.dialects.openai.custom_tools import InputFormat, as_function
-from api.dialects.openai.tools import MAX_TOOLS, LeftOut
+from api.dialects.openai.tools import BY_TYPE, MAX_TOOLS, LeftOut, tool_kind
 from scheduler.errors import InvalidRequest
 from scheduler.request import Tool
 
@@ -64,49 +63,27 @@ class FunctionTool(openai_tools.FunctionTool):
         return Offer(tool, Called("function", tool.name))
 
 
-class CustomTool(Body):
+class CustomTool(openai_tools.CustomDefinition):
     """A tool that the client runs, called with one text."""
 
     type: Literal["custom"]
-    name: str = Field(min_length=1, max_length=256)
-    description: str | None = None
-    format: InputFormat | None = None
     defer_loading: _Deferred = None
     allowed_callers: _Callers = None
 
     def offer(self, place: str) -> Offer:
-        tool = as_function(self.name, self.description, self.format, f"{place}.format")
-        return Offer(tool, Called("custom", self.name))
+        return Offer(self.neutral(place), Called("custom", self.name))
 
 
-class LocalShellTool(Body):
-    type: Literal["local_shell"]
+class OwnTool(Body):
+    """A tool of the API's own that clients run: its type is its name."""
 
-    def offer(self, place: str) -> Offer:
-        return _known(
-            "local_shell", "Runs one command on the user's machine, and returns what it wrote.", place
-        )
-
-
-class ShellTool(Body):
-    """A shell on the client's side. One in the provider's container is left out."""
-
-    type: Literal["shell"]
+    type: Literal["local_shell", "shell", "apply_patch"]
     environment: Annotated[Any, WithoutEffect("the client knows where it runs commands")] = None
     allowed_callers: _Callers = None
 
     def offer(self, place: str) -> Offer:
-        return _known(
-            "shell", "Runs shell commands on the user's machine, and returns what they wrote.", place
-        )
-
-
-class ApplyPatchTool(Body):
-    type: Literal["apply_patch"]
-    allowed_callers: _Callers = None
-
-    def offer(self, place: str) -> Offer:
-        return _known("apply_patch", _PATCHES, place)
+        kind = self.type
+        return Offer(Tool(kind, _DOES[kind], _PARAMETERS[kind], place=place), Called(kind, kind))
 
 
 _PATCHES = (
@@ -114,6 +91,11 @@ _PATCHES = (
     " (removed) or ' ' (unchanged), after a line '@@' that may name what they are in; for a new file all of"
     " its lines, begun by '+'. To delete a file, leave it out."
 )
+_DOES: dict[CallKind, str] = {
+    "local_shell": "Runs one command on the user's machine, and returns what it wrote.",
+    "shell": "Runs shell commands on the user's machine, and returns what they wrote.",
+    "apply_patch": _PATCHES,
+}
 _MILLISECONDS = {"type": "integer", "minimum": 1, "description": "milliseconds"}
 
 
@@ -161,16 +143,6 @@ def own_parameters(kind: str) -> Sequence[str]:
     return next((tuple(found["properties"]) for name, found in _PARAMETERS.items() if name == kind), ())
 
 
-def _known(kind: CallKind, description: str, place: str) -> Offer:
-    return Offer(Tool(kind, description, _PARAMETERS[kind], place=place), Called(kind, kind))
-
-
-def _inner_kind(value: Any) -> str:
-    """Return the tag of a tool: its type, or `other` for what is left out."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
-    return "function" if kind is None else kind if kind in ("function", "custom") else "other"
-
-
 class NamespaceTool(Body):
     """Tools under a common name (Codex groups its own so). The prompt offers each under both names joined,
     and a call of it is reported with the two."""
@@ -184,7 +156,7 @@ class NamespaceTool(Body):
                 Annotated[FunctionTool, Tag("function")]
                 | Annotated[CustomTool, Tag("custom")]
                 | Annotated[LeftOut, Tag("other")],
-                Discriminator(_inner_kind),
+                Discriminator(tool_kind),
             ]
         ],
         Field(max_length=MAX_TOOLS, fail_fast=True),
@@ -206,17 +178,15 @@ class NamespaceTool(Body):
 def _kind(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
     if kind == "shell" and isinstance(value, dict) and isinstance(where := value.get("environment"), dict):
-        return "shell" if where.get("type") in (None, "local") else "other"
-    return kind if kind in ("namespace", "local_shell", "shell", "apply_patch") else _inner_kind(value)
+        return "own" if where.get("type") in (None, "local") else "other"
+    return kind if kind == "namespace" else "own" if kind in BY_TYPE else tool_kind(value)
 
 
 AnyTool: TypeAlias = Annotated[
     Annotated[FunctionTool, Tag("function")]
     | Annotated[CustomTool, Tag("custom")]
     | Annotated[NamespaceTool, Tag("namespace")]
-    | Annotated[LocalShellTool, Tag("local_shell")]
-    | Annotated[ShellTool, Tag("shell")]
-    | Annotated[ApplyPatchTool, Tag("apply_patch")]
+    | Annotated[OwnTool, Tag("own")]
     | Annotated[LeftOut, Tag("other")],
     Discriminator(_kind),
 ]
@@ -229,7 +199,7 @@ def offers(tools: Sequence[AnyTool] | None, place: str = "tools") -> list[Offer]
         match tool:
             case NamespaceTool():
                 found.extend(tool.offers(f"{place}.{i}"))
-            case FunctionTool() | CustomTool() | LocalShellTool() | ShellTool() | ApplyPatchTool():
+            case FunctionTool() | CustomTool() | OwnTool():
                 found.append(tool.offer(f"{place}.{i}"))
             case dict():
                 pass

@@ -6,7 +6,8 @@ left, so MLX on a CPU dies of SIGSEGV without a message. SIGALRM: one of the nex
 Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine. The file that
 ORDER_VARIABLE names makes one step slow, or lets it hang (`../slow_steps.py` writes it).
 
-In the server FLOOR_VARIABLE shortens how long any step may take.
+In the server FLOOR_VARIABLE shortens how long any step may take, and more engine deaths are allowed: an
+innocent request may be alone in the engine, without a token yet, at two deaths in a row.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from scheduler.shared.messages import Begun
 
 POISON_TOKENS = 997
-LIVE_VARIABLE = "CHAOS_LIVE_FILE"
-"""Names the file that gets the bytes of MLX's live buffers, once a second."""
 ORDER_VARIABLE = "CHAOS_ORDER_FILE"
 FLOOR_VARIABLE = "CHAOS_FLOOR_SECONDS"
 BEGUN = ".begun"
@@ -54,13 +53,7 @@ def install() -> None:
         signal.signal(number, wish)
     whole_step, whole_receive = EngineLoop._step, EngineLoop._receive
 
-    written_at = 0.0
-
     def step(self: EngineLoop, todo: StepPlan) -> StepResult:
-        nonlocal written_at
-        if time.monotonic() > written_at + 1 and LIVE_VARIABLE in os.environ:
-            written_at = time.monotonic()
-            _write_live_bytes(os.environ[LIVE_VARIABLE])
         if wanted and not self.idle:
             match wanted.pop():
                 case signal.SIGUSR1:
@@ -105,15 +98,6 @@ def obey(order: Path, begun: Begun) -> None:
     under_way.unlink()
 
 
-def _write_live_bytes(path: str) -> None:
-    if "mlx.core" not in sys.modules:
-        return  # A scripted engine: the import would take seconds.
-    import mlx.core as mx
-
-    with open(path, "w") as file:
-        file.write(str(mx.get_active_memory()))
-
-
 def _fail_an_evaluation() -> None:
     if "mlx.core" not in sys.modules:
         raise RuntimeError(
@@ -144,7 +128,15 @@ def _shorten_limits(seconds: float) -> None:
     deadlines.FLOOR_SECONDS = seconds
 
 
+def _allow_deaths() -> None:
+    from scheduler.config import RecoveryConfig
+
+    RecoveryConfig.__init__.__defaults__ = (6, 100_000, *(RecoveryConfig.__init__.__defaults__ or ())[2:])
+
+
 if "scheduler.engine" in sys.orig_argv:
     install()
-elif "serve" in sys.orig_argv and FLOOR_VARIABLE in os.environ:
-    _shorten_limits(float(os.environ[FLOOR_VARIABLE]))
+elif "serve" in sys.orig_argv:
+    _allow_deaths()
+    if FLOOR_VARIABLE in os.environ:
+        _shorten_limits(float(os.environ[FLOOR_VARIABLE]))

@@ -11,42 +11,21 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-TOOL = "{tool}"
-"""Placeholder in a head for the tool's name."""
-NUMBER = "{number}"
-"""Placeholder in a head for the call's number, which the model counts."""
-NAME = "{name}"
-"""Placeholder in a parameter's opening for its name."""
-TYPE = "{type}"
-"""Placeholder in a parameter's opening for the JSON type of its value."""
-BREAK = "{break}"
-"""Placeholder in a parameter's opening for one of its notation's breaks."""
-
-ANY_NAME = r"(?s:.+)"
+TOOL, NUMBER = "{tool}", "{number}"
+"""Placeholders in a head for the tool's name and for the call's number, which the model counts."""
+NAME, TYPE, BREAK = "{name}", "{type}", "{break}"
+"""In a parameter's opening for its name, the JSON type of its value, one of its notation's breaks."""
 
 
 class Layout(Enum):
-    """What decides where sections begin."""
-
     MARKS = auto()
     MUSE_SPARK = auto()
     HARMONY = auto()
 
 
-class Order(Enum):
-    """The order in which the template writes parameters and members of objects."""
-
-    DECLARED = auto()
-    SORTED = auto()
-    """Sorted by name, without regard to case: Jinja's `dictsort`."""
-
-
 @dataclass(frozen=True, slots=True)
 class JsonObject:
     """The arguments are one JSON object."""
-
-    ends: tuple[str, ...]
-    """What no string in it can contain: a reader would end the call there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +37,9 @@ class Tagged:
     """The opening tag, with NAME and, in some, BREAK. What the template writes between tag and value is part
     of it, and no part of the value."""
     closing: str
-    ends: tuple[str, ...]
-    """What a value cannot contain: a reader would end the value, or the call, there."""
     json_opening: str = ""
-    """What opens a value that is no string, where it differs, so that the value itself shows what it is. It
-    has NAME and, in some, TYPE."""
+    """What opens a value that is no string, where it differs: it says which of both a value is. It has NAME
+    and, in some, TYPE."""
     has_json: bool = False
     """Whether a string is written in JSON, too."""
     in_json: tuple[str, str] = ("", "")
@@ -72,37 +49,24 @@ class Tagged:
     quoted: tuple[str, str] | None = None
     """The marks around a text that has white space at its ends, a line break or one of `quoted_for`."""
     quoted_for: str = ""
-    names: str = ANY_NAME
-    """A regular expression of the names that a parameter can have."""
-    order: Order = Order.DECLARED
-
-    @property
-    def is_flagged(self) -> bool:
-        """Return whether a value's opening decides if it is a string or JSON."""
-        return self.json_opening != ""
 
 
 @dataclass(frozen=True, slots=True)
 class Braced:
-    """`{name:value,...}`, with a mark at both ends of a string and no escapes in it."""
+    """`{name:value,...}`, with a mark at both ends of a string and no escapes in it. Members are sorted by
+    name, without regard to case: Jinja's `dictsort`."""
 
     string_mark: str
-    ends: tuple[str, ...]
-    """What a string cannot contain."""
     nests: bool = True
     """Whether values can be objects and arrays."""
-    names: str = ANY_NAME
-    order: Order = Order.SORTED
+    names: str = r"[\w$][\w$.-]*"
+    """A regular expression of the names that a parameter can have: no tool's with a colon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
     """`name=value, ...`, the arguments of a Python call. Values are JSON, which is Python but for `true`,
     `false` and `null`; the parser takes those, too."""
-
-    ends: tuple[str, ...]
-    names: str = ANY_NAME
-    order: Order = Order.DECLARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +87,7 @@ class Notation:
     name: str
     head: str
     """The head of a call, with TOOL and, in some, NUMBER."""
-    arguments: Arguments
+    arguments: Arguments = JsonObject()
     tail: str = ""
     opening: str = ""
     call_start: str = ""
@@ -138,8 +102,8 @@ class Notation:
     """What the model writes around the answer's text, which comes before its calls."""
     trails: tuple[str, ...] = ("",)
     """What it may write after `closing`: one of these."""
-    tools: str = ANY_NAME
-    """A regular expression of the names that a tool can have."""
+    names: str = r"(?s:.+)"
+    """A regular expression of the names that a tool or a parameter can have."""
     openings: tuple[str, ...] = ()
     """What a model also writes to begin calls."""
     strays: tuple[str, ...] = ()
@@ -157,6 +121,8 @@ class Notation:
     answer ends before it."""
     tokens: tuple[str, ...] = ()
     """Control tokens in its calls beside those that are marks."""
+    signs: tuple[tuple[str, ...], ...] = ()
+    """What a template has all of that writes or asks for it; by default `start`."""
 
     @property
     def start(self) -> str:
@@ -180,6 +146,25 @@ class Notation:
     @property
     def _is_list(self) -> bool:
         return self.opening.endswith("[") and self.closing.startswith("]")
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Return what no text in its arguments can contain, unless it stands in quotes: a reader would end
+        the text there."""
+        match self.arguments:
+            case Tagged(closing=closing, quoted=quoted, in_json=in_json):
+                marks = (
+                    closing,
+                    self.call_end or self.tail,
+                    self.closing_mark,
+                    in_json[1],
+                    (quoted or ("", ""))[1],
+                )
+                return tuple(filter(None, map(str.strip, marks)))
+            case Braced(string_mark=mark):
+                return (mark, self.call_end)
+            case _:
+                return ()
 
     @property
     def prefix(self) -> str:

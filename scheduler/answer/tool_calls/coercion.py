@@ -3,6 +3,10 @@
 Models write "3" for an integer, or JSON text for an object. Valid values stay unchanged, and so do values
 with no or several readings: the client validates the arguments and reports errors to the model. When the step
 budget is exhausted, the arguments stay as the model wrote them.
+
+Notations with tags write a string bare, so `123` is a string where the schema allows only strings, and a
+number where it allows only numbers. Where it allows both, JSON that the schema takes as something else than a
+string is that; all other text is a string.
 """
 
 from __future__ import annotations
@@ -13,12 +17,19 @@ from collections.abc import Iterator, Mapping
 from math import isinf
 from typing import Any
 
-from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted, is_of
+from scheduler.answer.schema_check import (
+    Schema,
+    SchemaCheck,
+    StepBudget,
+    StepsExhausted,
+    is_of,
+    properties_of,
+)
+from scheduler.answer.tool_calls.literals import WORDS
 
 _INTEGER = re.compile(r"-?\d{1,4000}")
-_WORDS = {"true": True, "True": True, "false": False, "False": False}
-_NULLS = ("null", "None")
 _DEEPEST = 32
+_OF_ANY_STRING = {"type", "title", "description", "default", "examples"}
 _CHARACTERS_PER_STEP = 64
 """Characters of JSON that are parsed or written in the time of one step."""
 
@@ -28,76 +39,65 @@ def coerce(value: Any, schema: Any, *, root: Schema | None = None, budget: StepB
     (default: `schema` itself)."""
     if root is None:
         root = schema if isinstance(schema, Mapping) else {}
-    budget = budget or StepBudget()
-    check = SchemaCheck(root, budget)
+    check = SchemaCheck(root, budget or StepBudget())
     try:
-        if check.accepts(value, schema):
-            return value
-        return _Coercion(check, budget).fit(value, schema, _DEEPEST)
+        return value if check.accepts(value, schema) else _fit(check, value, schema, _DEEPEST)
     except (StepsExhausted, RecursionError):
         return value
 
 
-class _Coercion:
-    def __init__(self, check: SchemaCheck, budget: StepBudget) -> None:
-        self._check = check
-        self._budget = budget
-
-    def fit(self, value: Any, schema: Any, depth: int) -> Any:
-        """Raise StepsExhausted."""
-        self._budget.spend()
-        schema = self._check.resolve(schema)
-        if schema is None or depth == 0:
+def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
+    """Return what bare text means for a parameter that may be a string or something else."""
+    try:
+        value = json.loads(text)
+        if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):
             return value
-        branches = schema.get("anyOf") or schema.get("oneOf")
-        if isinstance(branches, list):
-            return self._fit_one_of(value, branches, depth)
-        types = self._check.types(schema)
-        if types and not is_of(value, types):
-            readings = [reading for kind in types for reading in self._readings(value, kind)]
-            if len(readings) != 1:
-                return value
-            value = readings[0]
-        return self._fit_inside(value, schema, depth)
+    except (ValueError, RecursionError, StepsExhausted):
+        pass
+    return text
 
-    def _fit_one_of(self, value: Any, branches: list[Any], depth: int) -> Any:
-        candidates: list[Any] = []
-        for branch in branches:
-            fitted = self.fit(value, branch, depth - 1)
-            if isinstance(branch, Mapping) and self._check.accepts(fitted, branch):
-                candidates.append(fitted)
-        if candidates and all(_are_equal(candidate, candidates[0]) for candidate in candidates):
-            return candidates[0]
+
+def takes_strings(schema: Any) -> bool:
+    """Return whether a value that is marked as a string stays one."""
+    if not isinstance(schema, Mapping):
+        return True
+    kinds = schema.get("type")
+    if kinds is not None:
+        return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+    branches = schema.get("anyOf", schema.get("oneOf"))
+    if schema.keys() & {"allOf", "$ref", "enum", "const"} or not isinstance(branches, list):
+        return not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
+    # One branch takes any string: this is how schemas write an optional text.
+    return any(
+        isinstance(one, Mapping) and one.keys() <= _OF_ANY_STRING and takes_strings(one) for one in branches
+    )
+
+
+def _fit(check: SchemaCheck, value: Any, schema: Any, depth: int) -> Any:
+    """Raise StepsExhausted."""
+    check.budget.spend()
+    schema = check.resolve(schema)
+    if schema is None or depth == 0:
         return value
-
-    def _fit_inside(self, value: Any, schema: Schema, depth: int) -> Any:
-        properties, items = schema.get("properties"), schema.get("items")
-        if isinstance(value, dict) and isinstance(properties, Mapping):
-            self._budget.spend(len(value))
-            return {
-                name: self.fit(item, properties[name], depth - 1) if name in properties else item
-                for name, item in value.items()
-            }
-        if isinstance(value, list) and isinstance(items, Mapping):
-            return [self.fit(item, items, depth - 1) for item in value]
-        return value
-
-    def _readings(self, value: Any, kind: str) -> Iterator[Any]:
-        """Yield `value` read as a `kind`, if it can be: at most one reading."""
-        if kind == "string":
-            if value is not None and not isinstance(value, str):
-                text = json.dumps(value, ensure_ascii=False)
-                self._budget.spend(len(text) // _CHARACTERS_PER_STEP)
-                yield text
-        elif isinstance(value, str):
-            self._budget.spend(len(value) // _CHARACTERS_PER_STEP)
-            yield from _read(value.strip(), kind)
-
-
-def property_schema(schema: Schema, name: str) -> Any:
-    """Return the subschema of one argument; {} if there is none."""
-    properties = schema.get("properties")
-    return properties.get(name, {}) if isinstance(properties, Mapping) else {}
+    if isinstance(branches := schema.get("anyOf") or schema.get("oneOf"), list):
+        fitted = [(_fit(check, value, one, depth - 1), one) for one in branches]
+        found = [one for one, branch in fitted if isinstance(branch, Mapping) and check.accepts(one, branch)]
+        return found[0] if found and all(_are_equal(one, found[0]) for one in found) else value
+    types = check.types(schema)
+    if types and not is_of(value, types):
+        readings = [reading for kind in types for reading in _readings(check.budget, value, kind)]
+        if len(readings) != 1:
+            return value
+        value = readings[0]
+    if isinstance(value, dict) and (properties := properties_of(schema)):
+        check.budget.spend(len(value))
+        return {
+            name: _fit(check, item, properties[name], depth - 1) if name in properties else item
+            for name, item in value.items()
+        }
+    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+        return [_fit(check, item, items, depth - 1) for item in value]
+    return value
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -112,13 +112,21 @@ def _finite(text: str) -> float:
     return number
 
 
-def _read(text: str, kind: str) -> Iterator[Any]:
-    if kind == "integer" and _INTEGER.fullmatch(text):
+def _readings(budget: StepBudget, value: Any, kind: str) -> Iterator[Any]:
+    """Yield `value` read as a `kind`, if it can be: at most one reading."""
+    if kind == "string" and value is not None and not isinstance(value, str):
+        written = json.dumps(value, ensure_ascii=False)
+        budget.spend(len(written) // _CHARACTERS_PER_STEP)
+        yield written
+    if kind == "string" or not isinstance(value, str):
+        return
+    budget.spend(len(value) // _CHARACTERS_PER_STEP)
+    text = value.strip()
+    if kind in ("boolean", "null"):
+        if text in WORDS and is_of(WORDS[text], (kind,)):
+            yield WORDS[text]
+    elif kind == "integer" and _INTEGER.fullmatch(text):
         yield int(text)
-    elif kind == "boolean" and text in _WORDS:
-        yield _WORDS[text]
-    elif kind == "null" and text in _NULLS:
-        yield None
     elif kind in ("number", "object", "array"):
         try:
             read = json.loads(text, parse_constant=lambda name: name, parse_float=_finite)

@@ -8,15 +8,13 @@ with a mark before each tag, by which tags in a text are no tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from scheduler.answer.notations.parameter_kind import read_mixed
-from scheduler.answer.schema_check import StepBudget
+from scheduler.answer.schema_check import properties_of
 from scheduler.answer.text_stream import NotAsWritten, Reading, TextStream
-from scheduler.answer.tool_calls.coercion import property_schema
-from scheduler.answer.tool_calls.json_text import takes_strings
+from scheduler.answer.tool_calls.coercion import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.quoted_text import text_until
 from scheduler.answer.tool_calls.written_call import WrittenCall
@@ -26,7 +24,7 @@ _DEEPEST = 32
 _EMPTY: dict[Any, Callable[[], Any]] = {"array": list, "object": dict}
 
 
-def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: StepBudget) -> Reading[None]:
+def element_arguments(stream: TextStream, call: WrittenCall, mark: str) -> Reading[None]:
     """Read elements up to a closing tag of something else. Raise NotAsWritten."""
     while True:
         yield from stream.space()
@@ -40,78 +38,58 @@ def element_arguments(stream: TextStream, call: WrittenCall, mark: str, budget: 
         if not key or not key[0].isalpha() or key != key.strip():
             raise NotAsWritten(f"{key!r} is no name of an argument")
         types, closing = call.json_types(key), f"{mark}</{key}>"
-        if types == {"string"} and takes_strings(call.property_schema(key)):
+        if types == {"string"} and call.takes_string(key):
             yield call.begin_string(key)
             yield from text_until(stream, call, [closing])
             yield call.end_string()
             continue
         text, _ = yield from stream.until([closing])
-        yield from call.member(key, len(text), partial(_read, text, key, types, call, mark, budget))
+        yield from call.member(key, len(text), partial(_read, text, key, types, call, mark))
     yield call.end()
 
 
-def _read(
-    text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str, budget: StepBudget
-) -> Any:
-    schema = property_schema(call.schema, key)
+def _read(text: str, key: str, types: frozenset[str], call: WrittenCall, mark: str) -> Any:
+    schema = properties_of(call.schema).get(key, {})
     if mark in text:
-        return _nested(text, mark, schema, 0)
-    if "string" not in types:
-        return _leaf(text, schema)
-    return read_mixed(text, schema, call.schema, budget)
+        return _nested(iter(re.split(rf"{re.escape(mark)}<(/?)([^<>/\s]+)>", text)), None, schema)
+    return call.mixed(key, text) if "string" in types else _leaf(text, schema)
 
 
-def _nested(text: str, mark: str, schema: Any, depth: int) -> Any:
-    """Return the value of elements: a list of items, or an object, in which a name that is there twice has a
-    list."""
+def _nested(parts: Iterator[str], end: str | None, schema: Any, depth: int = 0) -> Any:
+    """Return the value of elements up to the closing tag `end`: a text, a list of items, or an object, in
+    which a name that is there twice has a list. `parts`: a text, then of each tag "/" or "", its name and
+    what is behind it."""
     if depth > _DEEPEST:
         raise NotAsWritten("the arguments are nested too deeply")
-    parts = text.split(mark)
-    items: list[tuple[str, Any]] = []
-    at = 1
-    between = parts[0]
-    while at < len(parts):
-        opening = re.match(r"<([^<>/\s]+)>", parts[at])
-        if opening is None:
-            raise NotAsWritten(f"{parts[at][:40]!r} is no element")
-        name, level, end = opening[1], 1, at + 1
-        while end < len(parts):
-            level += parts[end].startswith(f"<{name}>") - parts[end].startswith(f"</{name}>")
-            if level == 0:
-                break
-            end += 1
-        if end == len(parts):
-            raise NotAsWritten(f"no end of {name}")
-        inner = _schema_of(schema, name)
-        first, inside = parts[at][opening.end() :], parts[at + 1 : end]
-        value = (
-            _nested(mark.join([first, *inside]), mark, inner, depth + 1) if inside else _scalar(first, inner)
-        )
-        items.append((name, value))
-        between += parts[end][len(name) + 3 :]
-        at = end + 1
-    if between.strip():
-        raise NotAsWritten(f"{between.strip()[:40]!r} stands between elements")
-    if {name for name, _ in items} == {_ITEM}:
-        return [value for _, value in items]
+    text = next(parts)
     values: dict[str, list[Any]] = {}
-    for name, value in items:
-        values.setdefault(name, []).append(value)
+    for slash, name in zip(parts, parts, strict=False):
+        if slash:
+            break
+        values.setdefault(name, []).append(_nested(parts, name, _schema_of(schema, name), depth + 1))
+        text += next(parts)
+    else:
+        slash, name = "", None
+    if name != end:
+        raise NotAsWritten(f"no end of {end}")
+    if not values:
+        return _leaf(text, schema)
+    if text.strip():
+        raise NotAsWritten(f"{text.strip()[:40]!r} stands between elements")
+    if [*values] == [_ITEM]:
+        return values[_ITEM]
     return {name: several if len(several) > 1 else several[0] for name, several in values.items()}
 
 
 def _schema_of(schema: Any, name: str) -> Any:
     if not isinstance(schema, dict):
         return {}
-    return schema.get("items", {}) if name == _ITEM else property_schema(schema, name)
-
-
-def _scalar(text: str, schema: Any) -> Any:
-    is_text = takes_strings(schema) and isinstance(schema, dict) and "type" in schema
-    return text if is_text else _leaf(text, schema)
+    return schema.get("items", {}) if name == _ITEM else properties_of(schema).get(name, {})
 
 
 def _leaf(text: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and "type" in schema and takes_strings(schema):
+        return text
     if not text.strip() and isinstance(schema, dict) and schema.get("type") in _EMPTY:
         return _EMPTY[schema["type"]]()
     try:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _DEEPEST = 200
-_WORDS = {
+WORDS = {
     **{"true": True, "True": True, "false": False, "False": False},
     **{"null": None, "None": None, "nil": None},
 }
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
-_CLOSERS = {"[": "]", "(": ")"}
+_CLOSERS = {"{": "}", "[": "]", "(": ")"}
+_QUOTES = ('"""', "'''", '"', "'")
 _BARE = re.compile(r"[^,\]})]*")
 _KEY = re.compile(r"([^,:\[\]{}()]+):")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -48,47 +50,47 @@ def read_literal(text: str, mark: str = "") -> Any:
     word without it is a string, too. Raise ValueError."""
     reader = _Literal(text, mark)
     value = reader.value(0)
-    reader.space()
-    if reader.at < len(text):
-        raise ValueError(f"{text[reader.at : reader.at + 20]!r} behind the value")
+    if reader.rest():
+        raise ValueError(f"{reader.rest()[:20]!r} behind the value")
     return value
 
 
 class _Literal:
     def __init__(self, text: str, mark: str) -> None:
-        self.text = text
-        self.at = 0
+        self._text = text
+        self._at = 0
         self._mark = mark
+        self._quotes = (mark, *_QUOTES) if mark else _QUOTES
 
-    def space(self) -> None:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
+    def rest(self) -> str:
+        """Return what was not read, behind white space."""
+        return self._text[self._at :].lstrip()
 
     def value(self, depth: int) -> Any:
         if depth > _DEEPEST:
             raise ValueError("the arguments are nested too deeply")
-        self.space()
-        if (quote := self._quote()) is not None:
+        if quote := self._take(self._quotes):
             return self._string(quote)
-        opening = self.text[self.at : self.at + 1]
-        if opening == "{":
-            return self._members(depth)
-        if opening in ("[", "("):
-            return self._items(_CLOSERS[opening], depth)
+        if opening := self._take(_CLOSERS):
+            return self._inside(_CLOSERS[opening], depth + 1)
         return self._bare()
 
-    def _quote(self) -> str | None:
-        quotes = (self._mark, '"""', "'''", '"', "'") if self._mark else ('"""', "'''", '"', "'")
-        return next((one for one in quotes if self.text.startswith(one, self.at)), None)
+    def _take(self, literals: Iterable[str]) -> str:
+        """Read white space, and the first of `literals` that is next; "" if none is."""
+        while self._at < len(self._text) and self._text[self._at].isspace():
+            self._at += 1
+        found = next((one for one in literals if self._text.startswith(one, self._at)), "")
+        self._at += len(found)
+        return found
 
     def _string(self, quote: str) -> str:
-        begun = self.at + len(quote)
+        begun = self._at
         ends = re.compile(("" if quote == self._mark else r"\\.|") + re.escape(quote), re.DOTALL)
-        found = next((one for one in ends.finditer(self.text, begun) if one[0] == quote), None)
+        found = next((one for one in ends.finditer(self._text, begun) if one[0] == quote), None)
         if found is None:
             raise ValueError("a string has no end")
-        end, self.at = found.span()
-        inside = self.text[begun:end]
+        end, self._at = found.span()
+        inside = self._text[begun:end]
         if quote == self._mark or "\\" not in inside:
             return inside
         if quote == '"':
@@ -98,58 +100,33 @@ class _Literal:
                 pass
         return unescaped(inside)
 
-    def _items(self, closer: str, depth: int) -> list[Any]:
-        items: list[Any] = []
-        self.at += 1
-        while not self._closed(closer):
-            items.append(self.value(depth + 1))
-            self._comma(closer)
-        return items
-
-    def _members(self, depth: int) -> dict[str, Any] | list[Any]:
+    def _inside(self, closer: str, depth: int) -> dict[str, Any] | list[Any]:
         members: dict[str, Any] = {}
         items: list[Any] = []
-        self.at += 1
-        while not self._closed("}"):
-            if (quote := self._quote()) is not None:
-                key: Any = self._string(quote)
-            elif (bare := _KEY.match(self.text, self.at)) is not None:
-                key, self.at = bare[1].strip(), bare.end(1)
+        while not self._take([closer]):
+            if closer == "}" and (quote := self._take(self._quotes)):
+                one: Any = self._string(quote)
+            elif closer == "}" and (bare := _KEY.match(self._text, self._at)) is not None:
+                one, self._at = bare[1].strip(), bare.end(1)
             else:
-                key = self.value(depth + 1)
-            self.space()
-            if self.text.startswith(":", self.at) and isinstance(key, str) and not items:
-                self.at += 1
-                members[key] = self.value(depth + 1)
+                one = self.value(depth)
+            if closer == "}" and isinstance(one, str) and not items and self._take([":"]):
+                members[one] = self.value(depth)
             elif not members:
-                # One of Python's sets.
-                items.append(key)
+                # Of a list, or of one of Python's sets.
+                items.append(one)
             else:
-                raise ValueError(f"no value of {key!r}")
-            self._comma("}")
-        return items or members
-
-    def _closed(self, closer: str) -> bool:
-        self.space()
-        if self.at == len(self.text):
-            raise ValueError(f"no {closer}")
-        closed = self.text[self.at] == closer
-        self.at += closed
-        return closed
-
-    def _comma(self, closer: str) -> None:
-        self.space()
-        if self.text.startswith(",", self.at):
-            self.at += 1
-        elif not self.text.startswith(closer, self.at):
-            raise ValueError(f"{self.text[self.at : self.at + 20]!r} instead of a comma")
+                raise ValueError(f"no value of {one!r}")
+            if not self._take([","]) and not self._text.startswith(closer, self._at):
+                raise ValueError(f"{self.rest()[:20]!r} instead of a comma")
+        return items if items or closer != "}" else members
 
     def _bare(self) -> Any:
-        found = _BARE.match(self.text, self.at)
+        found = _BARE.match(self._text, self._at)
         assert found is not None
-        word, self.at = found[0].strip(), found.end()
-        if word in _WORDS:
-            return _WORDS[word]
+        word, self._at = found[0].strip(), found.end()
+        if word in WORDS:
+            return WORDS[word]
         if _NUMBER.fullmatch(word):
             plain = word.replace("_", "").lstrip("+")
             return int(plain) if plain.lstrip("-").isdigit() else float(plain)

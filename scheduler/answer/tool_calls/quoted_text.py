@@ -1,4 +1,4 @@
-"""Strings of JSON and of Python inside a call, sent while they are written."""
+"""Strings of JSON and of Python inside a call, sent while they are written, and the ends of other values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ QUOTES = ('"', "'")
 _ESCAPES = frozenset('"\\/bfnrtu')
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
-"""How many digits follow the letter of an escape."""
-_FOREIGN = frozenset("()[]{}<>\"'\n,")
+_DEEPEST = 200
+_FOREIGN = "()[]{}<>\"'\n,"
 """Characters of no argument's name. Python's names have neither hyphens nor dollars; models write them where
 the tool has them."""
 
@@ -30,12 +30,6 @@ def text_until(stream: TextStream, call: WrittenCall, marks: Sequence[str]) -> R
         yield from stream.more()
 
 
-def member_ends(stream: TextStream) -> Waiting[bool]:
-    """Read what stands behind a member of an object, and return whether it does."""
-    yield from stream.space()
-    return (yield from stream.peek()) in ("", ",", "}", ")")
-
-
 def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
     """Yield the rest of a string of JSON. A bare line break in it is not JSON, but it is unambiguous. Raise
     NotAsWritten for an unknown escape."""
@@ -45,7 +39,6 @@ def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
         if letter not in _ESCAPES:
             raise NotAsWritten(f"'\\{letter}' is not an escape in a JSON string")
         yield call.json(f"\\{letter}{digits}")
-    yield call.end_string()
 
 
 def python_string(
@@ -55,10 +48,7 @@ def python_string(
     `ends` reads what can stand behind it."""
     while True:
         if (yield from text_until(stream, call, (quote, "\\"))) == quote:
-            behind = stream.position
-            is_end = yield from ends()
-            stream.rewind(behind)
-            if is_end:
+            if (yield from stream.ahead(ends())):
                 break
             yield call.string(quote)
             continue
@@ -67,7 +57,6 @@ def python_string(
         if letter == "N":
             raise NotAsWritten("it has an escape that only Python reads")
         yield call.string(unescaped(f"\\{letter}{digits}"))
-    yield call.end_string()
 
 
 def _hex(stream: TextStream, length: int) -> Waiting[str]:
@@ -82,16 +71,7 @@ def _hex(stream: TextStream, length: int) -> Waiting[str]:
 def short_string(stream: TextStream) -> Waiting[str]:
     """Return a whole string: a name or a key. Raise NotAsWritten."""
     quote = yield from stream.one_of(QUOTES)
-    parts: list[str] = []
-    while True:
-        text, mark = yield from stream.until((quote, "\\"), longest=LONGEST_NAME)
-        parts.append(text)
-        if mark == quote:
-            break
-        parts.append(mark + (yield from stream.character()))
-        if len(parts) > LONGEST_NAME:
-            raise NotAsWritten("it is too long for a name")
-    inside = "".join(parts)
+    inside = yield from _inside(stream, quote, LONGEST_NAME)
     return str(loads(f'"{inside}"', strict=False)) if quote == '"' else unescaped(inside)
 
 
@@ -103,10 +83,49 @@ def argument_name(stream: TextStream, ends: Sequence[str], mark: str = "") -> Wa
     elif (yield from stream.peek()) in QUOTES:
         key = yield from short_string(stream)
     else:
-        key, found = yield from stream.name(ends)
+        key, found = yield from stream.name([*ends, *_FOREIGN])
         stream.rewind(stream.position - len(found))
-        if not (key := key.strip()) or not _FOREIGN.isdisjoint(key):
+        if not (key := key.strip()):
             raise NotAsWritten(f"{key!r} is no name of an argument")
     yield from stream.space()
     yield from stream.one_of(ends)
-    return key.strip()
+    return key
+
+
+def nested_value(stream: TextStream, quotes: tuple[str, ...]) -> Waiting[str]:
+    """Read and return a value's text up to the comma or bracket after it, which stays unread. `quotes`: the
+    marks with which strings begin and end; in those of one character a backslash protects the next one. Raise
+    NotAsWritten."""
+    parts: list[str] = []
+    depth = 0
+    marks = (*quotes, *"([{}]),")
+    while True:
+        text, mark = stream.before(marks)
+        parts.append(text)
+        if not mark:
+            yield from stream.more()
+            continue
+        if depth == 0 and mark in ",)]}":
+            return "".join(parts)
+        parts.append(stream.read(len(mark)))
+        if mark in quotes:
+            parts += (yield from _inside(stream, mark)), mark
+        elif mark != ",":
+            depth += 1 if mark in "([{" else -1
+            if depth > _DEEPEST:
+                raise NotAsWritten("the arguments are nested too deeply")
+            if depth == 0 and mark in "]}":
+                return "".join(parts)
+
+
+def _inside(stream: TextStream, quote: str, longest: int | None = None) -> Waiting[str]:
+    """Return the rest of a string as it is written, without the mark at its end, which is read."""
+    parts: list[str] = []
+    ends = (quote, "\\") if len(quote) == 1 else (quote,)
+    while longest is None or len(parts) <= longest:
+        text, mark = yield from stream.until(ends, longest=longest)
+        parts.append(text)
+        if mark == quote:
+            return "".join(parts)
+        parts.append(mark + (yield from stream.character()))
+    raise NotAsWritten("it is too long for a name")

@@ -9,7 +9,7 @@ written, and what follows is read again from the next head of an offered tool in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from html import unescape
 from json import loads
@@ -33,15 +33,19 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.braced import braced_arguments
+from scheduler.answer.tool_calls.bracketed import (
+    CLOSERS,
+    NAMES,
+    PYTHON,
+    braces,
+    bracketed,
+    json_arguments,
+    json_call,
+)
 from scheduler.answer.tool_calls.elements import element_arguments
-from scheduler.answer.tool_calls.json_calls import NAMES, json_arguments, json_call
-from scheduler.answer.tool_calls.keywords import keyword_arguments
 from scheduler.answer.tool_calls.tagged import TaggedArguments
-from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall, call_id
+from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall
 from scheduler.events import MalformedCall
-
-__all__ = ["CallReader", "call_id"]
 
 _MOST_RESTARTS = 16
 """Bound on reading parts of an answer again, so that no text takes longer than linear time."""
@@ -59,14 +63,12 @@ class _Empty(NotAsWritten):
 
 
 class CallReader:
-    """Reads blocks of calls, one after another."""
-
     def __init__(self, notation: Notation, calls: AnswerCalls, stream: TextStream) -> None:
         self._notation = notation
         self._calls = calls
         self._stream = stream
         self._forms = (notation, *notation.also)
-        self._openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
+        self.openers = _longest_first(mark for form in self._forms for mark in _openers_of(form))
         self._prefixes = tuple(form for form in self._forms if form.prefix and not form.is_json)
         self._closers = _longest_first(
             mark
@@ -78,40 +80,23 @@ class CallReader:
                 *form.strays,
             )
         )
-        self._alternatives = (*self._openers, *(form.prefix for form in self._prefixes))
+        self.prefixes = tuple(form.prefix for form in self._prefixes)
+        """What begins a call where an offered name stands behind it."""
+        self._alternatives = (*self.openers, *self.prefixes)
+        bare_head = not (notation.opening or notation.call_start or notation.bare or notation.is_json)
+        self.sure = (*self.openers, *((notation.prefix,) if bare_head and notation.prefix else ()))
+        """What begins a call whatever stands behind it."""
+        self.closers = tuple(mark for mark in self._closers if any(map(str.isalpha, mark)))
+        """What a model also writes behind calls, and which no text has."""
         self._call: WrittenCall | None = None
         """The call that is not over."""
         self._head_at = 0
         """Where the head of the newest call begins."""
-        self._listed = False
-        self._within = False
-        """Whether the mark of several calls has been opened."""
-        self._alone = False
+        self._listed = self._within = self._alone = False
+        """Whether a list, and the mark of several calls, has been opened."""
         self._restarts = _MOST_RESTARTS
         self.cut = False
         """Whether the answer ends in the middle by the client's or the server's limits."""
-
-    @property
-    def openers(self) -> tuple[str, ...]:
-        """Return the marks that begin a block."""
-        return self._openers
-
-    @property
-    def sure(self) -> tuple[str, ...]:
-        """Return what begins a call whatever stands behind it."""
-        own = self._notation
-        bare_head = not (own.opening or own.call_start or own.bare or own.is_json)
-        return (*self._openers, *((own.prefix,) if bare_head and own.prefix else ()))
-
-    @property
-    def closers(self) -> tuple[str, ...]:
-        """Return what a model also writes behind calls, and which no text has."""
-        return tuple(mark for mark in self._closers if any(map(str.isalpha, mark)))
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Return what begins a call where an offered name stands behind it."""
-        return tuple(form.prefix for form in self._prefixes)
 
     def read(self, space: str, *, alone: bool = True) -> Reading[None]:
         """Read a block whose first mark is next, to its end. `space`: the white space before it. `alone`:
@@ -145,12 +130,12 @@ class CallReader:
                 yield call.end()
             else:
                 yield from json_arguments(self._stream, call)
-            yield from self._braces()
+            # Braces too many are a common slip.
+            yield from self._stream.run(["}"])
             yield from self._stream.space()
-            end = self._stream.position
-            if not (yield from self._stream.ended()) and not (yield from self._literal(self._openers)):
+            end = self._stream.ahead(self._stream.any_of(self.openers))
+            if not (yield from self._stream.ended()) and not (yield from end):
                 raise NotAsWritten("there is text behind the arguments")
-            self._stream.rewind(end)
             self._over()
         except (NotAsWritten, ValueError, RecursionError) as fault:
             yield from self._broken(begun, "", fault)
@@ -159,20 +144,14 @@ class CallReader:
     def _named(self, recipient: str) -> str:
         """Return the offered tool with whose name a recipient begins: what should stand behind it is
         sometimes glued to it."""
-        offered = self._calls.offered
-        if recipient in offered:
-            return recipient
-        return max((name for name in offered if recipient.startswith(name)), key=len, default=recipient)
+        glued = (name for name in self._calls.offered if recipient.startswith(name))
+        return max(glued, key=len, default=recipient)
 
     def begins(self) -> Waiting[bool]:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered
         tool."""
-        opened = False
-        for _ in range(_MOST_MARKS):
-            yield from self._stream.space()
-            if not (yield from self._literal(self._openers)):
-                break
-            opened = True
+        opened = yield from self._stream.run(self.openers, _MOST_MARKS)
+        yield from self._stream.space()
         for form in self._prefixes:
             if (yield from self._stream.optional(form.prefix)):
                 return (yield from self._names_offered())
@@ -188,17 +167,9 @@ class CallReader:
         return not calls or (yield from self._stream.peek()) == "("
 
     def _names_in_json(self) -> Waiting[bool]:
+        yield from self._stream.run(('"type"', '"function"', ":", ","), 4)
+        yield from self._stream.run((*(f'"{name}"' for name in NAMES), ":"), 2)
         yield from self._stream.space()
-        for literal in ('"type"', ":", '"function"', ","):
-            if not (yield from self._stream.optional(literal)):
-                break
-            yield from self._stream.space()
-        for name in NAMES:
-            if (yield from self._stream.optional(f'"{name}"')):
-                yield from self._stream.space()
-                if (yield from self._stream.optional(":")):
-                    yield from self._stream.space()
-                    return (yield from self._names_offered())
         return (yield from self._names_offered())
 
     def _names_offered(self) -> Waiting[bool]:
@@ -225,7 +196,7 @@ class CallReader:
     def _heads(self) -> re.Pattern[str]:
         """What begins a call of an offered tool."""
         names = "|".join(map(re.escape, sorted(self._calls.offered, key=len, reverse=True))) or r"(?!)"
-        openers = "|".join(map(re.escape, self._openers)) or r"(?!)"
+        openers = "|".join(map(re.escape, self.openers)) or r"(?!)"
         named = rf"[\"']?(?:functions\.)?(?:{names})(?![\w.-])"
         heads = [rf"(?:{re.escape(form.prefix)})\s*{named}" for form in self._prefixes]
         heads.append(rf"\{{\s*\"(?:{'|'.join(NAMES)})\"\s*:\s*{named}")
@@ -237,8 +208,8 @@ class CallReader:
         if (found := self._heads.search(raw, start)) is None:
             return None
         place = found.start()
-        while (before := raw[start:place].rstrip()) and before.endswith(self._openers or "\0"):
-            place = start + len(before) - len(next(one for one in self._openers if before.endswith(one)))
+        while (before := raw[start:place].rstrip()) and before.endswith(self.openers or "\0"):
+            place = start + len(before) - len(next(one for one in self.openers if before.endswith(one)))
         return place
 
     def _next(self, *, first: bool) -> Waiting[Notation | str | None]:
@@ -249,10 +220,10 @@ class CallReader:
             self._listed = self._within = False
         while True:
             yield from stream.space()
-            if mark := (yield from self._literal(self._openers)):
+            if mark := (yield from self._stream.any_of(self.openers)):
                 opened, self._within = mark, True
                 continue
-            if mark := (yield from self._literal(self._closers)):
+            if mark := (yield from self._stream.any_of(self._closers)):
                 self._within = self._within and mark != self._notation.closing_mark
                 if first:
                     raise _Empty("there is no call between the marks")
@@ -267,7 +238,7 @@ class CallReader:
                 if first:
                     raise _Empty("there is no call in the list")
                 continue
-            if not first and (yield from self._literal(_SEPARATORS)):
+            if not first and (yield from self._stream.any_of(_SEPARATORS)):
                 continue
             if (yield from stream.peek()) == "{":
                 return "{"
@@ -279,12 +250,9 @@ class CallReader:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return bare
-            if self._within and not first and bare is not None and not bare.call_start:
-                begun = stream.position
-                is_call = yield from self._names_offered()
-                stream.rewind(begun)
-                if is_call:
-                    return bare
+            within = self._within and not first and bare is not None and not bare.call_start
+            if within and (yield from stream.ahead(self._names_offered())):
+                return bare
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")
@@ -303,21 +271,14 @@ class CallReader:
 
     def _bare(self, opened: str) -> Notation | None:
         """Return the notation of a call whose name stands directly behind a mark."""
-        forms = [form for form in self._forms if not form.is_json and not _is_attribute(form)]
+        forms = [form for form in self._forms if not form.is_json and not form.prefix.endswith("=")]
         own = [form for form in forms if opened in _openers_of(form)]
         return next(iter(sorted(own or forms, key=lambda form: form.prefix != "")), None)
-
-    def _literal(self, literals: Sequence[str]) -> Waiting[str]:
-        """Read and return one of these; "" if none is next."""
-        for literal in literals:
-            if (yield from self._stream.optional(literal)):
-                return literal
-        return ""
 
     def _one(self, form: Notation | str) -> Reading[None]:
         if isinstance(form, str):
             yield from json_call(self._stream, self._begin, self._calls.offered.__contains__)
-            yield from self._braces()
+            yield from self._stream.run(["}"])
             return
         name, call_id = yield from self._name(form)
         call = yield from self._begin(name, call_id)
@@ -325,23 +286,14 @@ class CallReader:
             case JsonObject():
                 yield from json_arguments(self._stream, call)
             case Keywords():
-                yield from keyword_arguments(self._stream, call)
-            case Braced() as braced:
-                yield from braced_arguments(self._stream, call, braced)
+                yield from bracketed(self._stream, call, ")", PYTHON)
+            case Braced(string_mark=mark):
+                opening = yield from self._stream.one_of([*CLOSERS])
+                yield from bracketed(self._stream, call, CLOSERS[opening], braces(mark))
             case Elements(mark=mark):
-                yield from element_arguments(self._stream, call, mark, self._calls.budget)
+                yield from element_arguments(self._stream, call, mark)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
-
-    def _braces(self) -> Waiting[None]:
-        """Read braces too many, a common slip."""
-        end = self._stream.position
-        while True:
-            yield from self._stream.space()
-            if not (yield from self._stream.optional("}")):
-                break
-            end = self._stream.position
-        self._stream.rewind(end)
 
     def _tagged(self, call: WrittenCall, tagged: Tagged) -> Reading[None]:
         yield from self._stream.space()
@@ -360,16 +312,14 @@ class CallReader:
             self._alternatives,
             self.begins,
             lambda text: self._heads.search(text) is not None,
-            self._calls.budget,
         ).read()
 
     def _begin(self, name: str, call_id: str | None = None) -> Reading[WrittenCall]:
         """Begin a call. Raise NotAsWritten for an empty name."""
         if not name:
             raise NotAsWritten("it names no tool")
-        if not self._calls.offered.is_read:
+        if self._calls.offered.is_large(name):
             yield HEAVY
-            self._calls.offered.read()
         self._call = self._calls.start(name, call_id, self._stream)
         yield self._call.started
         return self._call
@@ -383,9 +333,9 @@ class CallReader:
         before, after = form.head.split(TOOL)
         middle, _, last = after.strip().rpartition(NUMBER)
         last, soft = last.lstrip('"'), _beginnings(form)
-        others = (*self._closers, *self._openers)
+        others = (*self._closers, *self.openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
-        text, mark = yield from (self._stream.name(ends) if last else self._ending(ends))
+        text, mark = yield from self._stream.name(ends, may_end=not last)
         call_id: str | None = None
         if mark and mark == form.id_mark:
             call_id, mark = yield from self._stream.name([last, *soft])
@@ -405,14 +355,6 @@ class CallReader:
         if not last and mark != soft[0] and name not in self._calls.offered:
             raise NotAsWritten("words are no call")
         return name, call_id
-
-    def _ending(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        """Return a name that a mark ends, or the end of the text."""
-        begun = self._stream.position
-        try:
-            return (yield from self._stream.name(ends))
-        except TextEnded:
-            return self._stream.raw(begun), ""
 
     def _checked(self, text: str) -> str:
         name = text.strip()
@@ -455,25 +397,19 @@ class CallReader:
     def _skip(self, *, closed: bool) -> Waiting[int]:
         """Read to the end of what cannot be read: behind its closing marks, or before the next opening one.
         Return where the closing marks begin."""
-        stream, marks = self._stream, (*self._closers, *self._openers)
+        stream, marks = self._stream, (*self._closers, *self.openers)
         end = stream.position
         while not closed:
             _, mark = stream.before(marks)
             end = stream.position
-            if mark in self._openers or (not mark and stream.closed):
+            if mark in self.openers or (not mark and stream.closed):
                 return end
             if mark:
                 stream.read(len(mark))
                 closed = True
             else:
                 yield
-        behind = stream.position
-        while True:
-            yield from stream.space()
-            if not (yield from self._literal(self._closers)):
-                break
-            behind = stream.position
-        stream.rewind(behind)
+        yield from stream.run(self._closers)
         return end
 
 
@@ -492,11 +428,6 @@ def _beginnings(form: Notation) -> tuple[str, ...]:
             return ("{", "(")
         case _:
             return ()
-
-
-def _is_attribute(form: Notation) -> bool:
-    """Return whether a name stands within a tag."""
-    return form.prefix.endswith("=")
 
 
 def _longest_first(marks: Iterator[str]) -> tuple[str, ...]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any
 
 from scheduler.answer.notations.description import BREAK, NAME, Tagged
-from scheduler.answer.notations.parameter_kind import read_mixed
-from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.text_stream import (
     HEAVY,
     NotAsWritten,
@@ -25,7 +24,6 @@ from scheduler.answer.text_stream import (
     Waiting,
     is_control,
 )
-from scheduler.answer.tool_calls.json_text import takes_strings
 from scheduler.answer.tool_calls.literals import read_value
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
@@ -34,13 +32,8 @@ _TEXT = {"string"}
 _LONGEST_SPACE = 64
 _LONGEST_KEY = 128
 _BEGINNINGS = {
-    "string": "",
-    "null": "nN",
-    "boolean": "tfTF",
-    "number": "-0123456789NI",
-    "integer": "-0123456789",
-    "array": "[",
-    "object": "{",
+    **{"string": "", "null": "nN", "boolean": "tfTF", "array": "[", "object": "{"},
+    **{"number": "-0123456789NI", "integer": "-0123456789"},
 }
 """How values of each type begin where they are not a bare text, also in Python's spelling."""
 _TAG_END = re.compile(r"(</[^<>]*>|<\|[^<>]*\|>|>)$")
@@ -63,28 +56,22 @@ class _Behind(Enum):
     CLOSING = auto()
 
 
+@dataclass
 class TaggedArguments:
-    def __init__(
-        self,
-        stream: TextStream,
-        call: WrittenCall,
-        tagged: Tagged,
-        closers: Sequence[str],
-        openers: Sequence[str],
-        begins_call: Callable[[], Waiting[bool]],
-        calls_in: Callable[[str], bool],
-        budget: StepBudget,
-    ) -> None:
-        """`closers`: what ends a call, `openers`: what may begin one. `begins_call` reads it; `calls_in`:
-        whether a text has such a beginning."""
-        self._stream = stream
-        self._call = call
-        self._tagged = tagged
-        self._closers = closers
-        self._openers = openers
-        self._begins_call = begins_call
-        self._calls_in = calls_in
-        self._budget = budget
+    _stream: TextStream
+    _call: WrittenCall
+    _tagged: Tagged
+    _closers: Sequence[str]
+    """What ends a call."""
+    _openers: Sequence[str]
+    """What may begin one."""
+    _begins_call: Callable[[], Waiting[bool]]
+    """Reads it."""
+    _calls_in: Callable[[str], bool]
+    """Whether a text has such a beginning."""
+
+    def __post_init__(self) -> None:
+        tagged = self._tagged
         opening = tagged.opening.rstrip()
         self._key_start, self._after_key = opening.split(NAME)
         self._key_start = self._key_start.rstrip("\"'")
@@ -105,14 +92,8 @@ class TaggedArguments:
             yield from self._parameter()
             parameters += 1
         if not parameters:
-            yield from self._check_end()
+            yield from self._stream.ahead(self._stream.one_of(self._closers))
         yield self._call.end()
-
-    def _check_end(self) -> Waiting[None]:
-        """Raise NotAsWritten unless a call without parameters ends here."""
-        behind = self._stream.position
-        yield from self._stream.one_of(self._closers)
-        self._stream.rewind(behind)
 
     def _parameter(self) -> Reading[None]:
         key, is_text = yield from self._key()
@@ -153,13 +134,13 @@ class TaggedArguments:
 
     def _streams(self, key: str, is_text: bool | None, types: frozenset[str]) -> Waiting[bool]:
         """Return whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
-        schema = self._call.property_schema(key)
         if self._tagged.has_json or self._call.wraps(key):
             return False
         if is_text is not None:
-            return is_text and takes_strings(schema)
+            return is_text and self._call.takes_string(key)
         if types == _TEXT:
-            return _choices(schema) is None
+            schema = self._call.property_schema(key)
+            return not isinstance(schema, Mapping) or not schema.keys() & {"const", "enum"}
         return "string" in types and not (yield from self._begins_json(types))
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
@@ -171,7 +152,6 @@ class TaggedArguments:
         return True
 
     def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
-        schema = self._call.property_schema(key)
         if is_text:
             return text
         if is_text is False or "string" not in types or self._tagged.has_json:
@@ -180,8 +160,8 @@ class TaggedArguments:
             except ValueError:
                 return text.strip()
         if types != _TEXT:
-            return read_mixed(text, schema, self._call.schema, self._budget)
-        return text if text in (_choices(schema) or ()) else text.strip()
+            return self._call.mixed(key, text)
+        return text if self._call.takes(key, text) else text.strip()
 
     def _until_closed(self, start: int, ends: Sequence[str], *, streams: bool) -> Reading[int]:
         """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""
@@ -207,8 +187,7 @@ class TaggedArguments:
             here = stream.position
             stream.read(len(mark))
             if mark in ends:
-                behind, after = stream.position, (yield from self._behind())
-                stream.rewind(behind)
+                behind, after = stream.position, (yield from stream.ahead(self._behind()))
                 if after is _Behind.PARAMETER:
                     whole, certain = (here, behind), True
                     break
@@ -220,15 +199,18 @@ class TaggedArguments:
                         break
                 opened = max(0, opened - 1)
             elif mark.endswith(self._key_start):
-                key = yield from self._peeked_key()
+                key = yield from stream.ahead(self._key_within())
                 begins = mark.startswith(self._own_line) or is_control(self._key_start)
                 if opened == 0 and whole is None and begins and call.lacks(key):
                     # The closing tag is missing.
                     stream.rewind(here)
                     return here
                 opened += key != ""
-            elif whole is not None and certain and (yield from self._call_begins(here)):
-                break
+            elif whole is not None and certain:
+                stream.rewind(here)
+                if (yield from stream.ahead(self._begins_call())):
+                    break
+                stream.read(len(mark))
             if streams and whole is None:
                 sent = stream.position
                 yield call.string(mark)
@@ -270,31 +252,16 @@ class TaggedArguments:
         key, flag = _named(text)
         if not key:
             raise NotAsWritten("a parameter has no name")
-        return key, flag in _FLAGS if self._tagged.is_flagged and flag else None
+        return key, (flag in _FLAGS) if self._tagged.json_opening and flag else None
 
-    def _peeked_key(self) -> Waiting[str]:
-        """Return the name of a parameter whose tag is within a value; "" if it is none."""
-        begun = self._stream.position
+    def _key_within(self) -> Waiting[str]:
+        """Read the name of a parameter whose tag is within a value; "" if it is none."""
         text = ""
-        while len(text) < _LONGEST_KEY:
-            letter = yield from self._stream.peek()
+        while len(text) < _LONGEST_KEY and (letter := (yield from self._stream.peek())) not in ("", "\n"):
             if letter in ("<", ">"):
-                self._stream.rewind(begun)
                 return _named(text)[0]
-            if letter in ("", "\n"):
-                break
             text += self._stream.read(1)
-        self._stream.rewind(begun)
         return ""
-
-    def _call_begins(self, position: int) -> Waiting[bool]:
-        """Return whether a call begins at a position, to which the text is rewound."""
-        behind = self._stream.position
-        self._stream.rewind(position)
-        begins = yield from self._begins_call()
-        self._stream.rewind(position)
-        self._stream.read(behind - position)
-        return begins
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -302,13 +269,3 @@ def _named(text: str) -> tuple[str, str]:
     if (found := _QUOTED.fullmatch(text)) is not None:
         return found[2], found[3] or ""
     return text.strip(), ""
-
-
-def _choices(schema: Any) -> Sequence[Any] | None:
-    """Return the values that a schema lists, if it does."""
-    if not isinstance(schema, Mapping):
-        return None
-    if "const" in schema:
-        return [schema["const"]]
-    choices = schema.get("enum")
-    return choices if isinstance(choices, list) else None

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from html import unescape
 from typing import Any
 
-from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import (
+    JSON_TYPES,
+    SchemaCheck,
+    StepBudget,
+    StepsExhausted,
+    properties_of,
+)
 from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
-from scheduler.answer.tool_calls.coercion import coerce, property_schema
-from scheduler.answer.tool_calls.json_text import json_text
+from scheduler.answer.tool_calls.coercion import coerce, read_mixed, takes_strings
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
 _WRAPPERS = ("arguments", "parameters", "properties", "input")
 LONG_TEXT = 512
 """Characters up to which a value is read within a token's time."""
+
+
+def json_text(value: Any) -> str:
+    """Return JSON for the client. Raise ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # JSON can escape a lone surrogate, which UTF-8 cannot encode.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class AnswerCalls:
@@ -55,6 +68,7 @@ class WrittenCall:
     def __init__(self, started: ToolCallStarted, calls: AnswerCalls, stream: TextStream) -> None:
         self.started = started
         self.schema = calls.offered.schema(started.name)
+        self._types = calls.offered.types(started.name)
         self._calls = calls
         self._stream = stream
         self._sent: list[str] = []
@@ -67,19 +81,16 @@ class WrittenCall:
         return "".join(self._sent)
 
     def json_types(self, key: str) -> frozenset[str]:
-        """Return the JSON types that the schema of an argument allows."""
-        return self._calls.offered.types(self.started.name, key)
+        return self._types.get(key, JSON_TYPES)
 
     def lacks(self, key: str) -> bool:
         """Return whether `key` is a parameter of the tool that the model has not written yet."""
-        properties = self.schema.get("properties")
-        return isinstance(properties, Mapping) and key in properties and key not in self._keys
+        return key in properties_of(self.schema) and key not in self._keys
 
     def wraps(self, key: str) -> bool:
         """Return whether the value of `key` can be all of the arguments: models make one of them."""
-        properties = self.schema.get("properties")
-        named = isinstance(properties, Mapping) and len(properties) > 0 and key not in properties
-        return named and key in _WRAPPERS and not self._sent
+        properties = properties_of(self.schema)
+        return bool(properties) and key not in properties and key in _WRAPPERS and not self._sent
 
     def spelled(self, key: str) -> str:
         """Return the name of a parameter that a model writes as `key`."""
@@ -87,13 +98,28 @@ class WrittenCall:
 
     def property_schema(self, key: str) -> Any:
         """Return the schema of one argument, with references followed; None if they cannot be followed."""
-        schema = property_schema(self.schema, key)
+        schema = properties_of(self.schema).get(key, {})
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
         try:
             return SchemaCheck(self.schema, self._calls.budget).resolve(schema)
         except StepsExhausted:
             return None
+
+    def takes_string(self, key: str) -> bool:
+        """Return whether a value that is marked as a string stays one."""
+        return takes_strings(self.property_schema(key))
+
+    def takes(self, key: str, value: Any) -> bool:
+        """Return whether an argument's schema certainly allows a value."""
+        try:
+            return SchemaCheck(self.schema, self._calls.budget).accepts(value, self.property_schema(key))
+        except StepsExhausted:
+            return False
+
+    def mixed(self, key: str, text: str) -> Any:
+        """Return what bare text means for an argument that may be a string or something else."""
+        return read_mixed(text, self.property_schema(key), self.schema, self._calls.budget)
 
     def json(self, text: str) -> ToolCallArguments:
         """Return the next piece of the arguments, which is JSON text already."""
@@ -116,14 +142,13 @@ class WrittenCall:
 
     def members(self, values: Mapping[str, Any], length: int) -> Iterator[ToolCallArguments | Heavy]:
         """Yield members that are read, of a text of `length` characters."""
-        for key, value in values.items():
-            yield from self.member(key, length, partial(_itself, value))
+        for key in values:
+            yield from self.member(key, length, partial(values.__getitem__, key))
 
     def begin_string(self, key: str) -> ToolCallArguments:
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
-        """Return the next characters of the string that was begun."""
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:
@@ -136,10 +161,6 @@ class WrittenCall:
         begins = "{" if not self._sent else ", "
         self._keys.add(key)
         return begins + json_text(key) + ": "
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from scheduler.engine.device import Device
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetChange:
+class BudgetChange(msgspec.Struct, frozen=True):
     """What memory allows from now on; None leaves it as before."""
 
     kv_bytes: int | None = None
@@ -21,10 +20,8 @@ class BudgetChange:
     """Return freed buffers to the system."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Evict this many bytes before the model runs, and after admissions have leased what they use.
-    `clear_pool`: return what that frees to the system."""
+class Evict(msgspec.Struct, frozen=True):
+    """Evict this many bytes, after admissions have leased what they use. `clear_pool`: for the system."""
 
     nbytes: int
     clear_pool: bool = False

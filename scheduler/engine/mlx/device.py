@@ -29,7 +29,7 @@ from scheduler.engine.budget.readings import (
 )
 from scheduler.engine.device import SystemMemory, Traits
 from scheduler.engine.mlx.environment import tf32_allowed
-from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
+from scheduler.shared.messages import DeviceMemory, Float32, Load
 
 X86 = Traits("cpu", exp_is_slow=True, submission_waits=True, wide_weights=True, most_score_bytes=64 << 20)
 """The bound keeps pieces of scores near the sizes of caches, because several operations pass over them."""
@@ -137,15 +137,14 @@ class MlxDevice:
     def limit_scores(self, most_bytes: int) -> None:
         self._score_bytes = most_bytes
 
-    def wire(self, wired: Wired, limit_bytes: int) -> None:
-        """Keep memory resident from now on: what is allocated at this moment, which are the weights, or all
-        within the limit. Called once, after the weights are evaluated and while nothing runs: each change of
-        the limit moves buffers in and out of the driver's residency sets, and so does, with "all", each
-        buffer of the KV cache (README, Wired memory)."""
-        if self.traits.kind != "metal" or wired == "off":  # Elsewhere MLX raises, or does nothing.
+    def wire_weights(self, limit_bytes: int) -> None:
+        """Keep what is allocated at this moment resident from now on. Called once, after the weights are
+        evaluated and while nothing runs: each change of the limit moves buffers in and out of the driver's
+        residency sets (README, Wired memory)."""
+        if self.traits.kind != "metal":  # Elsewhere MLX raises, or does nothing.
             return
         self.free_buffers()
-        most_bytes = limit_bytes if wired == "all" else min(limit_bytes, mx.get_active_memory())
+        most_bytes = min(limit_bytes, mx.get_active_memory())
         # More than the recommendation raises.
         mx.set_wired_limit(min(most_bytes, self._recommended_bytes or most_bytes))
 

@@ -96,7 +96,7 @@ def load_weights(
     device().limit_pool(limit.pool_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report)
-    device().wire(command.wired, limit.limit_bytes)
+    device().wire_weights(limit.limit_bytes)
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
@@ -198,25 +198,28 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
     with_prefixes = str(command.kv_cache_bytes != 0)
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
-        *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
-        *(*_system_parts(), "drafts", "own rounding", *_packing(description.kv_cache_dtype)),
-        *_rounding(description.weights_dtype),
+        *(*software, description.device, description.weights_dtype, with_prefixes, "drafts", "own rounding"),
+        *_computed_as(command, model, description),
     )
 
 
-def _packing(kv_cache_dtype: KvCacheDtype) -> tuple[str, ...]:
-    return () if kv_cache_dtype == "auto" else (f"keys and values in {kv_cache_dtype}",)
-
-
-def _rounding(weights_dtype: str) -> tuple[str, ...]:
-    """Return what is computed otherwise than by default, where it shows in a model's numbers."""
-    return ("tf32",) if weights_dtype == "float32" and device().float32 == "tf32" else ()
-
-
-def _system_parts() -> tuple[str, ...]:
-    """Return the version of macOS, which has a part in what Metal's kernels compute: MLX chooses others from
-    26.2 on. Elsewhere the system has none."""
-    return tuple(f"macOS {release}" for release in (platform.mac_ver()[0],) if release)
+def _computed_as(load: Load, model: Any, description: Ready) -> tuple[str, ...]:
+    """Return what of this model's numbers is computed otherwise than by default, or than by earlier
+    versions."""
+    parts = [*mended_parts(model)]
+    if release := platform.mac_ver()[0]:
+        parts.append(f"macOS {release}")  # It has a part in Metal's kernels: MLX chooses others from 26.2 on.
+    if description.weights_dtype == "float32" and device().float32 == "tf32":
+        parts.append("tf32")
+    if description.kv_cache_dtype != "auto":
+        parts.append(f"keys and values in {description.kv_cache_dtype}")
+    reading = read_folder(Path(load.model_folder))
+    changes, rotary = reading.changes_for(load.max_model_len), reading.rotary
+    reread = reading.module is not None and reading.module.name in REREAD
+    if changes or rotary.scaling or rotary.share or reread:
+        how = [changes, rotary.scaling, rotary.share, load.max_model_len if rotary.grows else None, reread]
+        parts.append(f"read as {json.dumps(how, sort_keys=True, default=str)}")
+    return tuple(parts)
 
 
 _BOUNDLESS_BYTES = 1 << 50
@@ -279,10 +282,8 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
-    packing = _packing(description.kv_cache_dtype)
-    parts = (*mended_parts(model), *_system_parts(), *_rounding(dtype), *packing, *_positions(load))
-    software = ", ".join([software, *parts])
+    dtype, lone = description.weights_dtype, not layout.has_cuttable
+    software = ", ".join([software, *_computed_as(load, model, description)])
 
     def opened() -> DiskTier | None:
         try:
@@ -297,18 +298,6 @@ def _disk_tier(
     if wait([read], _DIGEST_SECONDS).done:
         wait([tier])
     return tier
-
-
-def _positions(load: Load) -> tuple[str, ...]:
-    """Return what of a folder's configuration is computed otherwise than it was by earlier versions, or than
-    with another `max_model_len`."""
-    reading = read_folder(Path(load.model_folder))
-    changes, rotary = reading.changes_for(load.max_model_len), reading.rotary
-    reread = reading.module is not None and reading.module.name in REREAD
-    if not (changes or rotary.scaling or rotary.share or reread):
-        return ()
-    how = [changes, rotary.scaling, rotary.share, load.max_model_len if rotary.grows else None, reread]
-    return (f"read as {json.dumps(how, sort_keys=True, default=str)}",)
 
 
 def _in_thread(work: Callable[[], _T]) -> Future[_T]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scheduler.errors import StartupError
 from scheduler.shared.folder.rotary import Rotary
+from scheduler.shared.folder.weight_files import StoredTensor
 
 _LENGTHS: Final = (
     *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "model_max_length"),
@@ -72,26 +73,19 @@ def chosen(context: Context, max_model_len: int | None) -> int:
     return max_model_len
 
 
-def table_positions(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+def table_positions(tensors: Mapping[str, StoredTensor]) -> int | None:
     """Return the positions of a learnt table among a model's tensors, or None if there is none."""
-    rows = [shape[0] for name, shape in shapes.items() if name.endswith(_TABLES) and len(shape) == 2]
-    return min(rows, default=None)
+    shapes = [one.shape for name, one in tensors.items() if name.endswith(_TABLES)]
+    return min((shape[0] for shape in shapes if len(shape) == 2), default=None)
 
 
 def _original(part: Mapping[str, Any], rotary: Rotary) -> int | None:
-    scaling = rotary.scaling or {}
     name = "original_max_position_embeddings"
-    value = scaling.get(name) or part.get(name)
+    value = (rotary.scaling or {}).get(name) or part.get(name)
     return None if value is None else _length(name, value)
 
 
 def _length(name: str, value: Any) -> int:
-    try:
-        tokens = int(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise StartupError(
-            f"--model: config.json has a value of a wrong type: {name} is {value!r} ({error})"
-        ) from error
-    if tokens < 1:
+    if (tokens := int(value)) < 1:
         raise StartupError(f"--model: config.json says {name} {value!r}, which is no length")
     return tokens

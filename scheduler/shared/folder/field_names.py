@@ -1,7 +1,8 @@
 """Fields of config.json under the names, and with the values, that a module of mlx-lm reads.
 
 transformers 5 writes some fields under another name than transformers 4 did (`num_experts` of Qwen3-MoE
-became `num_local_experts`), and the kinds of layers one by one in place of a period. Pure.
+became `num_local_experts`), the kinds of layers one by one in place of a period, and nothing of what its code
+has one value of. Pure.
 """
 
 from __future__ import annotations
@@ -26,72 +27,92 @@ _PERIODS: Final = ("full_attention_interval", "sliding_window_pattern")
 """One layer in this number attends to all tokens."""
 _MAMBA_NAMES: Final = {"linear_attention": "mamba", "full_attention": "attention"}
 """The kinds of layers of Granite, before transformers 5.13."""
-_FULL = "full_attention"
+_UNWRITTEN: Final[Mapping[str, Mapping[str, Any]]] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "exaone4": {"rope_scaling": None},
+    "glm4_moe": {"rope_scaling": None},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "minimax": {"shared_intermediate_size": 0},
+    "solar_open": {"first_k_dense_replace": 0, "intermediate_size": 0, "partial_rotary_factor": 1.0},
+}
+"""By module what it cannot do without, and transformers' code has one value of."""
+_COPIED: Final = {"gpt2": ("n_ctx", "n_positions"), "lfm2": ("block_dim", "hidden_size")}
+"""By module such a field, and the one that says the same."""
+_OF_HEADS: Final = {
+    **dict.fromkeys(("exaone4", "exaone_moe", "glm4_moe", "qwen3_moe"), "head_dim"),
+    "minimax": "rotary_dim",  # Unless only a share of it is turned: `rotary_fields`.
+}
+"""By module the field of a head's size, where others divide."""
 
 
 def in_module_names(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
     """Return what a model's text part says in names that its module has, where these are missing. Raise
     StartupError for layers that the module cannot arrange so."""
-    found: dict[str, Any] = {}
+    found = {name: value for name, value in _UNWRITTEN.get(module.name, {}).items() if name not in part}
+    copied, other = _COPIED.get(module.name, ("", ""))
+    wanted = {copied: part.get(other), _OF_HEADS.get(module.name, ""): head_size(part)}
+    if module.name == "mamba2" and {"num_heads", "head_dim"} <= part.keys():
+        wanted["intermediate_size"] = part["num_heads"] * part["head_dim"]
+    layers = part.get("per_layer_config")
+    if "global_head_dim" in module.declared and isinstance(layers, Mapping):
+        # What Gemma 4's layers of full attention have: transformers 5 writes what differs by layer.
+        own = next((one for one in layers.values() if isinstance(one, Mapping)), {})
+        wanted["global_head_dim"] = own.get("head_dim", part.get("head_dim"))
+        wanted["num_global_key_value_heads"] = own.get("num_key_value_heads")
     for names in _SAME:
         declared = [name for name in names if name in module.declared]
-        if declared and all(part.get(name) is None for name in declared):
-            values = [part[name] for name in names if part.get(name) is not None]
-            found |= dict.fromkeys(declared, values[0]) if values else {}
+        if all(part.get(name) is None for name in declared):
+            value = next((part[name] for name in names if part.get(name) is not None), None)
+            wanted |= dict.fromkeys(declared, value)
+    found |= {name: value for name, value in wanted.items() if value is not None and part.get(name) is None}
+    found.pop("", None)
     return found | _layer_kinds(part, module) | _expert_layers(part, module)
+
+
+def head_size(part: Mapping[str, Any]) -> int | None:
+    """Return the numbers of a query's head, or None if a model's text part does not say."""
+    if isinstance(size := part.get("head_dim"), int):
+        return size
+    width = next((part[name] for name in ("hidden_size", "n_embd", "d_model") if part.get(name)), None)
+    heads = next((part[name] for name in ("num_attention_heads", "n_head") if part.get(name)), None)
+    return width // heads if isinstance(width, int) and isinstance(heads, int) else None
 
 
 def _layer_kinds(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
     kinds = part.get("layer_types")
     if not isinstance(kinds, Sequence) or isinstance(kinds, str):
-        return _as_letters(part, module)
+        return {}
     if module.name == "granitemoehybrid":
         return {"layer_types": [_MAMBA_NAMES.get(kind, kind) for kind in kinds]}
-    if "layer_types" in module.read:
+    field = next((field for field in _PERIODS if field in module.read), "")
+    given = part.get(field)
+    if not field or "layer_types" in module.read:
         return {}
-    for field in _PERIODS:
-        windows = any(kind != _FULL for kind in kinds)
-        # Without a window in any layer EXAONE 4 has another kind of layer than with one.
-        if field in module.read and (windows or module.name != "exaone4"):
-            return {field: _period(kinds, field, part, module)}
-    return {}
+    if module.name == "exaone4":
+        letters = "".join("G" if kind == "full_attention" else "L" for kind in kinds)
+        # Without a window in any layer it has another kind of layer than with one.
+        return {field: letters} if "L" in letters else {}
+    for period in [given] if isinstance(given, int) and given > 0 else range(1, len(kinds) + 2):
+        if all((kind == "full_attention") == ((at + 1) % period == 0) for at, kind in enumerate(kinds)):
+            return {field: period}
+    raise StartupError(
+        f"--model: mlx-lm's {module.name} has one layer of full attention in a number of layers ({field}),"
+        f" and layer_types in config.json {'names others' if given is None else f'contradicts {given}'}"
+    )
 
 
 def _expert_layers(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
     kinds = part.get("mlp_layer_types")
     if not isinstance(kinds, Sequence) or isinstance(kinds, str) or "mlp_layer_types" in module.declared:
         return {}
-    sparse = [at for at, kind in enumerate(kinds) if kind == "sparse"]
-    found: dict[str, Any] = {}
-    if "moe_layers_enum" in module.declared and part.get("moe_layers_enum") is None:
-        found["moe_layers_enum"] = ",".join(map(str, sparse))
-    if "is_moe_layer" in module.declared and part.get("is_moe_layer") is None:
-        found["is_moe_layer"] = [kind == "sparse" for kind in kinds]
-    dense = sparse[0] if sparse else len(kinds)
-    if (
-        "first_k_dense_replace" in module.declared
-        and part.get("first_k_dense_replace") is None
-        and sparse == list(range(dense, len(kinds)))
-    ):
+    sparse = [kind == "sparse" for kind in kinds]
+    found: dict[str, Any] = {
+        "moe_layers_enum": ",".join(str(at) for at, one in enumerate(sparse) if one),
+        "is_moe_layer": sparse,
+    }
+    dense = sparse.index(True) if True in sparse else len(sparse)
+    if all(sparse[dense:]):
         found["first_k_dense_replace"] = dense
-    return found
-
-
-def _as_letters(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
-    period = part.get("sliding_window_pattern")
-    if module.name == "exaone4" and isinstance(period, int) and period > 0:
-        return {"sliding_window_pattern": "L" * (period - 1) + "G"}
-    return {}
-
-
-def _period(kinds: Sequence[Any], field: str, part: Mapping[str, Any], module: Module) -> int | str:
-    if module.name == "exaone4":
-        return "".join("G" if kind == _FULL else "L" for kind in kinds)
-    given = part.get(field)
-    for period in [given] if isinstance(given, int) and given > 0 else range(1, len(kinds) + 2):
-        if all((kind == _FULL) == ((at + 1) % period == 0) for at, kind in enumerate(kinds)):
-            return period
-    raise StartupError(
-        f"--model: mlx-lm's {module.name} has one layer of full attention in a number of layers ({field}),"
-        f" and layer_types in config.json {'names others' if given is None else f'contradicts {given}'}"
-    )
+    return {
+        name: value for name, value in found.items() if name in module.declared and part.get(name) is None
+    }

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-_ARGS = "ModelArgs"
-
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -73,47 +71,32 @@ def _source(package: Path, name: str) -> Path:
 
 @cache
 def _module(package: Path, name: str) -> Module:
-    declared: set[str] = set()
-    used: set[str] = set()
-    words: set[str] = set()
+    declared, used, words = set[str](), set[str](), set[str]()
     todo, seen = [name], {name}
     while todo:
-        tree = ast.parse(_source(package, todo.pop()).read_text("utf-8"))
-        declared |= _declared(tree)
-        used |= _used(tree)
-        words |= {node.id.lower() for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        for other in _siblings(tree) - seen:
-            seen.add(other)
-            if (source := _source(package, other)).exists() and f"class {_ARGS}" in source.read_text("utf-8"):
-                todo.append(other)
+        for node in ast.walk(ast.parse(_source(package, todo.pop()).read_text("utf-8"))):
+            match node:
+                case ast.ClassDef() if any("dataclass" in ast.dump(one) for one in node.decorator_list):
+                    fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+                    declared |= {field.id for field in fields if isinstance(field, ast.Name)}
+                # Fields of nested objects are keys.
+                case ast.Attribute(attr=str(word), ctx=ast.Load()) | ast.Constant(value=str(word)):
+                    used.add(word)
+                case ast.Name(id=word):
+                    words.add(word.lower())
+                case ast.ImportFrom(level=1, module=None, names=names):
+                    todo += _with_fields(package, {alias.name for alias in names} - seen)
+                    seen |= {alias.name for alias in names}
+                case ast.ImportFrom(level=1, module=str(other)):
+                    todo += _with_fields(package, {other} - seen)
+                    seen.add(other)
+                case _:
+                    pass
     words |= {word.lower() for word in used}
     return Module(name, frozenset(declared), frozenset(declared & used), frozenset(words))
 
 
-def _declared(tree: ast.Module) -> set[str]:
-    return {
-        statement.target.id
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.dump(one) for one in node.decorator_list)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    }
-
-
-def _used(tree: ast.Module) -> set[str]:
-    """Return the names of attributes that are read, and all texts: fields of nested objects are keys."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            names.add(node.attr)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names.add(node.value)
-    return names
-
-
-def _siblings(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {alias.name for alias in node.names} if node.module is None else {node.module}
-    return found
+def _with_fields(package: Path, names: set[str]) -> list[str]:
+    """Return those of these files that take fields of config.json."""
+    sources = ((name, _source(package, name)) for name in names)
+    return [name for name, file in sources if file.exists() and "class ModelArgs" in file.read_text("utf-8")]

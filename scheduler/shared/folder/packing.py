@@ -8,23 +8,13 @@ from typing import Any, Final
 from scheduler.errors import StartupError
 from scheduler.shared.folder.mlx_lm_module import Module
 
-_REMEDY = (
-    "serve a conversion to MLX, or make one of its 16-bit original (mlx_lm.convert --hf-path ORIGINAL -q)"
+_SUFFIXES: Final = (
+    *("qweight", "qzeros", "g_idx", "weight_scale_inv", "weight_packed", "weight_scale"),
+    *("scb", "quant_map", "absmax"),
 )
-_SUFFIXES: Final[Mapping[str, str]] = {
-    "qweight": "GPTQ or AWQ",
-    "qzeros": "GPTQ or AWQ",
-    "g_idx": "GPTQ",
-    "weight_scale_inv": "fp8 in blocks",
-    "weight_packed": "compressed-tensors",
-    "weight_scale": "fp8 or compressed-tensors",
-    "SCB": "bitsandbytes in 8 bits",
-    "quant_map": "bitsandbytes in 4 bits",
-    "absmax": "bitsandbytes in 4 bits",
-}
-"""The last part of a packed tensor's name, and whose it is."""
-_AWQ_BITS = 4
-_AWQ_LAYOUT = "gemm"
+"""The last part of a packed tensor's name, in lower case."""
+_AWQ: Final = {"bits": 4, "w_bit": 4, "version": "gemm"}
+"""What mlx-lm unpacks of AutoAWQ."""
 
 
 def check_packing(config: Mapping[str, Any], names: Iterable[str], module: Module) -> None:
@@ -33,29 +23,23 @@ def check_packing(config: Mapping[str, Any], names: Iterable[str], module: Modul
     mlx-lm reads its own packing and AutoAWQ's for every model; fp8 in blocks and compressed-tensors where the
     module names their tensors. GPTQ's tensors have AutoAWQ's names and another layout.
     """
-    if config.get("quantization"):
-        return
     given = config.get("quantization_config") or config.get("compression_config") or {}
-    method = str(given.get("quant_method") or "").lower() if isinstance(given, Mapping) else ""
-    if method == "awq":
-        _check_awq(given)
+    if config.get("quantization") or not isinstance(given, Mapping):
         return
-    for name in names:
-        suffix = name.rsplit(".", 1)[-1]
-        if (kind := _SUFFIXES.get(suffix)) is None or suffix.lower() in module.words:
-            continue
-        label = "GPTQ" if method == "gptq" else f"{kind} ({method})" if method else kind
-        raise StartupError(
-            f"--model: the weights are packed as {label} ({name}), which mlx-lm's {module.name} does not"
-            f" unpack: {_REMEDY}"
+    method = str(given.get("quant_method") or "").lower()
+    if method == "awq":
+        others = (
+            f"{name} {given[name]}"
+            for name in _AWQ
+            if str(given.get(name) or _AWQ[name]).lower() != str(_AWQ[name])
         )
-
-
-def _check_awq(given: Mapping[str, Any]) -> None:
-    bits = given.get("bits") or given.get("w_bit") or _AWQ_BITS
-    layout = str(given.get("version") or _AWQ_LAYOUT).lower()
-    if bits != _AWQ_BITS or layout != _AWQ_LAYOUT:
+        found = next(others, None)
+    else:
+        suffixes = ((name, name.rsplit(".", 1)[-1].lower()) for name in names)
+        found = next((name for name, one in suffixes if one in _SUFFIXES and one not in module.words), None)
+    if found is not None:
         raise StartupError(
-            f"--model: the weights are packed as AWQ in {bits} bits and the layout {layout}, and mlx-lm"
-            f" unpacks {_AWQ_BITS} bits in the layout {_AWQ_LAYOUT}: {_REMEDY}"
+            f"--model: the weights are packed as {method or 'another program has them'} ({found}), which"
+            f" mlx-lm's {module.name} does not unpack: serve a conversion to MLX, or make one of its 16-bit"
+            " original (mlx_lm.convert --hf-path ORIGINAL -q)"
         )

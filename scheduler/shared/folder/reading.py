@@ -46,8 +46,6 @@ class FolderReading:
     """What an operator should know, as sentences."""
     unread: tuple[str, ...] = ()
     """The fields of the text part that the module does not read, whatever they are about."""
-    table_positions: int | None = None
-    """The positions of a learnt table; None where there is none."""
 
     @property
     def text(self) -> dict[str, Any]:
@@ -57,29 +55,27 @@ class FolderReading:
     @property
     def positions(self) -> str:
         """How tokens get their positions, in words."""
-        if self.table_positions is not None:
-            return f"a table of {self.table_positions:,}"
-        if self.rotary.base is None:
-            return ""
-        factor = f" by {self.rotary.factor:g}" if self.rotary.factor != 1 else ""
-        scaled = "" if self.rotary.scaling is None else f", scaled{factor} ({self.rotary.kind})"
-        return f"rotary, base {self.rotary.base:,g}{scaled}"
+        rotary = self.rotary
+        if (table := table_positions(self.weights.tensors)) is not None or rotary.base is None:
+            return "" if table is None else f"a table of {table:,}"
+        factor = f" by {rotary.factor:g}" if rotary.factor != 1 else ""
+        scaled = "" if rotary.scaling is None else f", scaled{factor} ({rotary.kind})"
+        return f"rotary, base {rotary.base:,g}{scaled}"
 
     def changes_for(self, context_tokens: int | None) -> dict[str, Any]:
         """Return `changes` for a served context, or for the default one."""
         tokens = self.context.tokens if context_tokens is None else context_tokens
-        short = self.context.short_tokens
+        most = self.context.short_tokens
         changes, scaling = dict(self.changes), self.rotary.scaling
-        if short is None or tokens > short or scaling is None or "short_factor" not in scaling:
+        if most is None or tokens > most or scaling is None or "short_factor" not in scaling:
             return changes
         # mlx-lm has the long factors for all positions; up to the original context the short ones are right.
+        named = (("long_factor", "short_factor"), ("long_mscale", "short_mscale"))
+        short = {long: scaling[own] for long, own in named if own in scaling}
         within = changes.get(TEXT, changes)
-        scaled = {**scaling, "long_factor": scaling["short_factor"]}
-        if "short_mscale" in scaling:
-            scaled["long_mscale"] = scaling["short_mscale"]
-        spelled = {"rope_scaling": scaled}
+        spelled = {"rope_scaling": {**scaling, **short}}
         if isinstance(own := within.get("rope_parameters"), Mapping):
-            spelled["rope_parameters"] = {**own, **scaled}
+            spelled["rope_parameters"] = {**own, **scaling, **short}
         return {**changes, TEXT: {**within, **spelled}} if TEXT in changes else {**changes, **spelled}
 
 
@@ -109,9 +105,7 @@ def describe(
     module = None if brings_code or not model_type else module_of(model_type, config.get("architectures"))
     part, notes = text_of(config), list(weights.notes)
     rotary = rotary_of(config, module or _NO_MODULE)
-    shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
-    table = table_positions(shapes)
-    context = context_of(part, rotary, table)
+    context = context_of(part, rotary, table_positions(weights.tensors))
     changes, unread = dict[str, Any](), tuple[str, ...]()
     if module is not None:
         check_packing(part, weights.tensors, module)
@@ -130,17 +124,7 @@ def describe(
             f" {context.most_tokens} with {how[1]}"
         )
     return FolderReading(
-        config,
-        generation_config,
-        model_type,
-        module,
-        rotary,
-        context,
-        weights,
-        changes,
-        tuple(notes),
-        unread,
-        table,
+        config, generation_config, model_type, module, rotary, context, weights, changes, tuple(notes), unread
     )
 
 
@@ -183,15 +167,20 @@ def named_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object that a file of a model holds, or None if there is no such file. Raise
     StartupError."""
+    content = read_value(path)
+    if content is not None and not isinstance(content, dict):
+        raise StartupError(f"--model: {path} is not a JSON object")
+    return content
+
+
+def read_value(path: Path) -> Any:
+    """Return what a JSON file of a model holds, or None if there is no such file. Raise StartupError."""
     try:
-        content = json.loads(path.read_text("utf-8"), object_hook=_untagged)
+        return json.loads(path.read_text("utf-8"), object_hook=_untagged)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise StartupError(f"--model: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise StartupError(f"--model: {path} is not a JSON object")
-    return content
 
 
 def _untagged(value: dict[str, Any]) -> Any:

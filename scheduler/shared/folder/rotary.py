@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.errors import StartupError
-from scheduler.shared.folder.field_names import in_module_names
+from scheduler.shared.folder.field_names import head_size, in_module_names
 from scheduler.shared.folder.mlx_lm_module import Module
-from scheduler.shared.folder.unwritten_fields import head_size, unwritten_fields
 
 TEXT = "text_config"
 """Where a model with eyes or ears has the fields of its language model."""
@@ -32,16 +31,9 @@ _BY_LAYER: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spar
 """Modules that read one object of `rope_parameters` a type of layer."""
 _SCALES_FULL_LAYERS: Final = frozenset({"gear", "gemma3", "gemma3_text", "gemma3n", "olmo3"})
 """Modules that scale the positions of layers without a window only."""
-_TYPES: Final[Mapping[str, frozenset[str]]] = {
-    "deepseek": frozenset({"linear"}),
-    "internlm2": frozenset({"linear"}),
-    "internlm3": frozenset({"linear"}),
-    "nemotron": frozenset({"linear"}),
-    "phi3": frozenset({"longrope"}),
-    "qwen2_moe": frozenset(),
-}
-"""Modules that refuse or drop other types of scaling. They are built without, and get it afterwards, as all
-modules do with the dynamic type."""
+_SCALED_LATER: Final = frozenset({"internlm2", "internlm3", "nemotron", "qwen2_moe"})
+"""Modules that refuse scalings that others take, as Phi-3 does all but longrope. They are built without, and
+get it afterwards, as all do for the dynamic type."""
 _ORIGINAL = "original_max_position_embeddings"
 _NEEDS_ORIGINAL = ("yarn", "llama3", "longrope", "deepseek_yarn", "telechat3-yarn")
 
@@ -73,70 +65,58 @@ class Rotary:
 
 
 def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
-    """Return the rotary positions of a model's text part. Raise StartupError for what contradicts itself, and
-    for layers of several kinds that the module computes alike."""
+    """Return the rotary positions of a model's text part. Raise StartupError for layers of several kinds that
+    the module computes alike."""
     part = text_of(config)
-    given, scaled = part.get("rope_parameters") or {}, part.get("rope_scaling")
+    given = part.get("rope_parameters") or {}
     layers = {name: dict(one or {}) for name, one in given.items()} if _is_nested(given) else {}
     by_layer = bool(layers) and module.name in _BY_LAYER
     full = layers.get(_FULL) or next(iter(layers.values()), None) or ({} if layers else dict(given))
-    base, share = _first(part, _BASES), _first(part, SHARES)
-    if share is None and "partial_rotary_factor" not in full:
-        share = _UNWRITTEN_SHARES.get(module.name)
-    for beside, within in ((base, full.get("rope_theta")), (share, full.get("partial_rotary_factor"))):
-        if _number(beside) is not None and _number(within) is not None and beside != within:
-            raise StartupError(
-                f"--model: config.json says {beside} for rotary positions, and in rope_parameters {within}:"
-                " take one of them out"
-            )
-    scaling = dict(scaled) if scaled else full
-    kind = _kind(scaling)
-    local = None if by_layer else _local(part, layers, module)
-    local_base = None if local is None else _number(local.get("rope_theta"))
+    scaling = dict(part.get("rope_scaling") or full)
+    local = {} if by_layer else _local(part, full, layers, module)
+    share = _number(full, "partial_rotary_factor")
+    share = _number(part, *SHARES) if share is None else share
+    base, local_base = _number(full, "rope_theta"), _number(local, "rope_theta")
     return Rotary(
-        base=_number(full.get("rope_theta", base)),
-        kind=kind,
+        base=_number(part, *_BASES) if base is None else base,
+        kind=(kind := _kind(scaling)),
         scaling=_scaling(scaling, kind, part),
-        share=_number(full.get("partial_rotary_factor", share)),
-        local_base=local_base if local_base is not None else _number(_first(part, _LOCAL_BASES)),
+        share=_UNWRITTEN_SHARES.get(module.name) if share is None else share,
+        local_base=_number(part, *_LOCAL_BASES) if local_base is None else local_base,
         by_layer=by_layer,
     )
 
 
 def in_both_spellings(config: Mapping[str, Any], module: Module) -> dict[str, Any]:
     part = text_of(config)
-    changes = unwritten_fields(part, module) | in_module_names(part, module)
-    changes |= rotary_fields(part, rotary_of(config, module), module)
+    changes = in_module_names(part, module) | _rotary_fields(part, rotary_of(config, module), module)
     if isinstance(text := config.get(TEXT), Mapping):
         return {**config, TEXT: {**text, **changes}}
     return {**config, **changes}
 
 
-def rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> dict[str, Any]:
+def _rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> dict[str, Any]:
     if rotary.by_layer:
         return {}
-    taken = rotary.scaling
-    if rotary.grows or (taken is not None and rotary.kind not in _TYPES.get(module.name, {rotary.kind})):
-        taken = None
-    fields: dict[str, Any] = {}
-    if rotary.base is not None:
-        fields |= dict.fromkeys(_BASES, rotary.base)
-    if rotary.local_base is not None:
-        fields |= dict.fromkeys(_LOCAL_BASES, rotary.local_base)
-    if rotary.share is not None:
-        fields |= dict.fromkeys(SHARES, rotary.share)
-        if (size := head_size(part)) is not None and part.get("rotary_dim") is None:
-            fields["rotary_dim"] = int(size * rotary.share)
-    if part.get("rope_scaling") or part.get("rope_parameters"):
-        fields["rope_scaling"] = None if taken is None else dict(taken)
-    if taken is not None and (original := taken.get(_ORIGINAL)):
-        fields[_ORIGINAL] = original
-    if "rope_parameters" in module.declared and module.name not in _BY_LAYER and rotary.base is not None:
-        own = part.get("rope_parameters") or {}
+    later = module.name == "phi3" and rotary.kind != "longrope"
+    later |= rotary.grows or module.name in _SCALED_LATER
+    taken = {} if later else dict(rotary.scaling or {})
+    fields: dict[str, Any] = dict.fromkeys(_BASES, rotary.base) | dict.fromkeys(
+        _LOCAL_BASES, rotary.local_base
+    )
+    fields |= dict.fromkeys(SHARES, rotary.share) | {_ORIGINAL: taken.get(_ORIGINAL) or None}
+    size = head_size(part)
+    if rotary.share is not None and size is not None and part.get("rotary_dim") is None:
+        fields["rotary_dim"] = int(size * rotary.share)
+    own = part.get("rope_parameters") or {}
+    if module.name not in _BY_LAYER and rotary.base is not None:
         flat = {"rope_type": rotary.kind, "type": rotary.kind, "rope_theta": rotary.base}
         if rotary.share is not None:
             flat["partial_rotary_factor"] = rotary.share
-        fields["rope_parameters"] = {**({} if _is_nested(own) else own), **(taken or {}), **flat}
+        fields["rope_parameters"] = {**({} if _is_nested(own) else own), **taken, **flat}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if part.get("rope_scaling") or own:
+        fields["rope_scaling"] = taken or None
     # What the module does not take stays away from fields that a configuration of its own may have.
     return {name: value for name, value in fields.items() if name in module.declared}
 
@@ -176,45 +156,30 @@ def _scaling(scaling: Mapping[str, Any], kind: str, part: Mapping[str, Any]) -> 
 
 
 def _local(
-    part: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], module: Module
-) -> Mapping[str, Any] | None:
-    """Return what layers of another type than full attention have, if it differs."""
-    full = layers.get(_FULL) or next(iter(layers.values()), {})
+    part: Mapping[str, Any], full: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], module: Module
+) -> Mapping[str, Any]:
+    """Return what layers of another type than full attention have."""
     used = part.get("layer_types")
     others = [one for name, one in layers.items() if name != _FULL and (used is None or name in used)]
-    differing = [one for one in others if _essence(one) != _essence(full)]
-    if not differing:
-        return others[0] if others else None
-    if any(_essence(one) != _essence(differing[0]) for one in differing):
-        raise StartupError(_unlike(module, layers))
-    local = differing[0]
-    same_base = local.get("rope_theta") == full.get("rope_theta")
-    knows_base = same_base or any(name in module.declared for name in _LOCAL_BASES)
-    knows_scaling = _kind(local) == _kind(full) or (
-        _kind(local) == "default" and module.name in _SCALES_FULL_LAYERS
-    )
-    same_share = local.get("partial_rotary_factor") == full.get("partial_rotary_factor")
-    if not (knows_base and knows_scaling and same_share):
-        raise StartupError(_unlike(module, layers))
-    return local
-
-
-def _essence(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in one.items() if name not in ("type", "rope_type")} | {
-        "kind": _kind(one)
-    }
-
-
-def _unlike(module: Module, layers: Mapping[str, Any]) -> str:
-    return (
+    local = next((one for one in others if _essence(one) != _essence(full)), None)
+    if local is None:
+        return others[0] if others else {}
+    same = {name for name in ("rope_theta", "partial_rotary_factor") if local.get(name) == full.get(name)}
+    scales = _kind(local) == _kind(full) or (_kind(local) == "default" and module.name in _SCALES_FULL_LAYERS)
+    knows_base = "rope_theta" in same or any(name in module.declared for name in _LOCAL_BASES)
+    alike = all(_essence(one) in (_essence(full), _essence(local)) for one in others)
+    if alike and scales and knows_base and "partial_rotary_factor" in same:
+        return local
+    raise StartupError(
         f"--model: config.json gives rope_parameters for {', '.join(layers)} apart, and mlx-lm's"
         f" {module.name} computes these layers alike"
     )
 
 
-def _first(part: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((part[name] for name in names if part.get(name) is not None), None)
+def _essence(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {**one, "type": "", "rope_type": _kind(one)}
 
 
-def _number(value: Any) -> float | None:
+def _number(fields: Mapping[str, Any], *names: str) -> float | None:
+    value = next((fields[name] for name in names if fields.get(name) is not None), None)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scheduler.errors import StartupError
 
@@ -25,7 +23,6 @@ _MAX_HEADER_BYTES = 100_000_000
 INDEX = "model.safetensors.index.json"
 PATTERN = "model*.safetensors"
 """The files that mlx-lm looks for."""
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,6 @@ def chosen(
         if index:
             _check_index(folder, index, headers)
             notes.append(f"{INDEX} is not this model's: it is not used")
-        _check_shards(folder, headers)
     tensors: dict[str, StoredTensor] = {}
     owner: dict[str, str] = {}
     for file in names:
@@ -105,21 +101,6 @@ def _check_index(
     held = {name for tensors in headers.values() for name in tensors}
     if absent and len(absent) < len(set(index.values())) and not index.keys() <= held:
         raise StartupError(f"--model: {folder} lacks {absent[0]}, which {INDEX} names: download it again")
-
-
-def _check_shards(folder: str, headers: Mapping[str, Any]) -> None:
-    """Raise StartupError if the names of the files say that there are more of them."""
-    for name in headers:
-        if (match := _SHARD.fullmatch(name)) is None:
-            continue
-        start, _, total = match.groups()
-        numbers = {int(one[2]) for other in headers if (one := _SHARD.fullmatch(other)) and one[3] == total}
-        if len(numbers) < int(total):
-            first = min(set(range(1, int(total) + 1)) - numbers)
-            raise StartupError(
-                f"--model: {folder} lacks {start}-{first:05}-of-{total}.safetensors, which {name} is a part"
-                " with: download it again"
-            )
 
 
 def _index(folder: Path) -> dict[str, str]:

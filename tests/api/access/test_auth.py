@@ -19,7 +19,7 @@ from api.admin.exposition import make_metrics_app
 from api.options.options import load
 from api.served_models import ServedModels
 from scheduler.errors import OptionError
-from scheduler.prompt.preparation import Prepared
+from scheduler.prepared import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
 from tests.api.client import MODEL, chat, client_of

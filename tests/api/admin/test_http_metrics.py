@@ -17,7 +17,7 @@ from api.access.allowed_hosts import ANY_HOST
 from api.admin.exposition import exposition_of, make_metrics_app
 from api.admin.http_metrics import ServerMetrics
 from api.http.refusals import Refusal
-from api.http.statistics import Tally
+from api.http.statistics import ServerStatistics
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
@@ -80,14 +80,14 @@ async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.M
     """Each once, at any number of scrapes."""
     assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)
     scheduler = make_scheduler(LoopbackLauncher())
-    tally = Tally()
+    tally = ServerStatistics()
     server = ServerMetrics(scheduler.metrics.server, tally.snapshot)
     value = scheduler.metrics.registry.get_sample_value
     async with client_of(scheduler, server=server) as client:
         for open_connections in (3, 2):
             tally.open_connections = open_connections
-            tally.refusals[Refusal.MALFORMED] += 2
-            tally.accept_failures += 5
+            tally.refusals_total[Refusal.MALFORMED] += 2
+            tally.accept_failures_total += 5
             for _ in range(2):
                 await client.get("/metrics")
             assert value("penstock_http_connections") == open_connections

@@ -65,8 +65,8 @@ async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testi
     snapshots = named(body, "snapshot")
     assert 5 <= len(snapshots) <= 9
     recent = [one for snapshot in snapshots for one in snapshot["recent"]]
-    assert [one["number"] for one in recent] == [1, 2, 3]
     assert [one["outcome"] for one in recent] == ["length"] * 3
+    assert len({one["id"] for one in recent}) == 3
     assert snapshots[-1]["generated_tokens"] == 24
     assert [(line["engine"], line["condition"]) for line in snapshots[-1]["engines"]] == [("0", "ready")]
     assert named(body, "cache")[0]["enabled"] is True
@@ -99,7 +99,7 @@ async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.t
 
 
 @trio_test
-async def test_a_snapshot_is_encoded_once_for_all_viewers(
+async def test_the_state_is_read_once_for_all_viewers(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty viewers, who come at different times, cost what one does; each gets every request and every
@@ -139,7 +139,8 @@ async def test_a_snapshot_is_encoded_once_for_all_viewers(
     assert inspected <= 6
     for body in bodies:
         snapshots = named(body, "snapshot")
-        assert [one["number"] for each in snapshots for one in each["recent"]] == [1, 2, 3]
+        assert len({one["id"] for each in snapshots for one in each["recent"]}) == 3
+        assert sum(len(each["recent"]) for each in snapshots) == 3
         times = [time for each in snapshots for time in each["history"]["time"]]
         assert times == sorted(set(times))
         assert named(body, "cache")

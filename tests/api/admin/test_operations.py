@@ -171,20 +171,26 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     assert one["request_id"] == slot["request_id"]
     assert one == {
         "id": one["id"],
+        "choice": 0,
         "engine": "0",
         "request_id": one["request_id"],
         "tenant": "",
         "session": "",
         "priority": 0,
         "state": "decoding",
+        "outcome": None,
         "prompt_tokens": prompt,
         "prefilled_tokens": prompt,
         "cached_tokens": prompt - 1,
         "output_tokens": 4,
         "max_tokens": 8,
-        "age_seconds": 0.045,
-        "running_seconds": 0.035,
+        "resumed": 0,
+        "dispatched_seconds": 0.0,
+        "first_token_seconds": 0.01,
+        "total_seconds": 0.045,
         "waits_for": "",
+        "ahead": None,
+        "spans": [],
     }
     (wait,) = report["waits"]
     assert (wait["tenant"], wait["reason"], wait["requests"]) == ("", "engines_full", 3)

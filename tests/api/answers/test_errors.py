@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ from trio.testing import trio_test
 from api.answers.errors import NO_KEY, WRONG_KEY, ApiError, from_scheduler
 from api.served_models import ServedModels
 from api.version import own_version
-from scheduler.errors import ModelNotFound, QueueFull, SchedulerError, TenantLimit
+from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, SchedulerError, TenantLimit
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, chat, client_of, refused
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -76,7 +77,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
-    ({"add_generation_prompt": False}, "", "continue_final_message"),
+    ({"add_generation_prompt": False}, "", "the assistant's"),
     ({"continue_final_message": True}, "", "the assistant's"),
     ({"n": 0}, "n", "n:"),
     ({"n": 129}, "n", "n:"),
@@ -227,7 +228,9 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
         assert (await client.get("/v1/models/nobody")).status_code == 404
         listed = (await client.get("/v1/models")).json()
     assert [model["id"] for model in listed["data"]] == ["tiny", "owner/alias"]
-    assert listed["data"][0]["max_model_len"] == 40960
+    assert {listed["data"][0][name] for name in ("max_model_len", "context_length", "max_input_tokens")} == {
+        40960
+    }
     assert listed["server"] == own_version().listing()
 
 
@@ -245,50 +248,54 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
     assert method.headers["allow"] == "POST"
 
 
-CONTEXT_PATTERNS = {
-    "litellm": r"this model's maximum context length is",
-    "pi": r"maximum context length is \d+ tokens",
-    "Hermes Agent, the context": r"maximum context length is (?P<context>\d+)",
-    "Strands": r"maximum context length|context_length_exceeded",
-}
-"""What they look for in an error's text, in lower case, to shorten a conversation."""
-ROOM = re.compile(
-    r"you requested (?P<asked>\d+) output tokens and your prompt contains (?P<prompt>\d+) input"
-)
-"""Hermes Agent's, to ask for fewer tokens instead."""
-
-
-@pytest.mark.parametrize("name", CONTEXT_PATTERNS)
-def test_agents_see_by_their_own_patterns_that_the_context_is_full(name: str) -> None:
+def test_a_full_context_is_refused_by_its_code() -> None:
     """Whether the prompt alone is too long, or with what is asked for."""
-    for body, fits in ((chat("x" * 41_000), False), (chat(max_tokens=50_000), True)):
+    for body in (chat("x" * 41_000), chat(max_tokens=50_000)):
         error = refused("/v1/chat/completions", body)
-        assert error["code"] == "context_length_exceeded"
-        assert error["type"] == "invalid_request_error"
-        found = re.search(CONTEXT_PATTERNS[name], error["message"].lower())
-        assert found is not None
-        assert found.groupdict().get("context", "40960") == "40960"
-        assert bool(ROOM.search(error["message"])) == fits
+        assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "pattern"),
-    [
-        (TenantLimit, "rate_limit_exceeded", r"rate limit"),
-        (QueueFull, "queue_full", r"overloaded"),
-        (ModelNotFound, "model_not_found", r"^the model .* does not exist"),
-        (WRONG_KEY, "invalid_api_key", r"^incorrect api key provided"),
-        (NO_KEY, "missing_api_key", r"^you didn't provide an api key"),
-    ],
-)
-def test_agents_know_an_error_by_the_provider_s_words(error: Any, code: str, pattern: str) -> None:
-    """litellm's, pi's and Strands' retries and hints look for them."""
-    if not isinstance(error, ApiError):
+TOO_LONG = PromptTooLong(41_000, None, 40_960, param="messages")
+TOO_MUCH = PromptTooLong(7_000, 50_000, 40_960, param="max_tokens")
+PATTERNS = [
+    (TOO_LONG, "openai", "pi", r"maximum context length is \d+ tokens"),
+    (TOO_LONG, "openai", "Hermes Agent", r"maximum context length is 40960"),
+    (TOO_LONG, "anthropic", "Claude Code, pi", r"prompt is too long: 41000 tokens > 40960"),
+    (
+        TOO_MUCH,
+        "openai",
+        "Hermes Agent",
+        r"requested 50000 output tokens and your prompt contains 7000 input",
+    ),
+    (TOO_MUCH, "anthropic", "Claude Code", r"`max_tokens` exceed context limit: (\d+) \+ (\d+) > (\d+)"),
+    (TOO_MUCH, "anthropic", "Strands", r"input and output tokens exceed your context limit"),
+    (TOO_MUCH, "anthropic", "pi", r"maximum context length is \d+ tokens"),
+    (TOO_MUCH, "anthropic", "Hermes Agent", r"prompt contains 7000 input"),
+    (TenantLimit, "openai", "pi, Hermes Agent", r"rate limit"),
+    (TenantLimit, "openai", "Codex", r"try again in\s*(\d+(?:\.\d+)?)\s*(s|ms|seconds?)"),
+    (TenantLimit, "anthropic", "Claude Code", r'"type":"rate_limit_error"'),
+    (QueueFull, "openai", "pi, Hermes Agent", r"overloaded"),
+    (QueueFull, "anthropic", "Claude Code", r'"type":"overloaded_error"'),
+    (ModelNotFound, "openai", "Hermes Agent", r"does not exist"),
+    (ModelNotFound, "anthropic", "Claude Code", r'"not_found_error","message":"model: '),
+    (WRONG_KEY, "openai", "litellm", r"incorrect api key provided"),
+    (WRONG_KEY, "anthropic", "Claude Code", r"x-api-key"),
+    (NO_KEY, "openai", "OpenAI's own words", r"you didn't provide an api key"),
+    (NO_KEY, "anthropic", "Claude Code", r"x-api-key"),
+]
+"""What an agent's own code looks for in an error's body: pi-ai 0.74.2, Hermes Agent 0.19.0, Claude Code
+2.1.197, Codex 0.169.0. Functions of litellm and Strands are called in `tests/clients`."""
+
+
+@pytest.mark.parametrize(("error", "dialect", "agent", "pattern"), PATTERNS)
+def test_an_agent_finds_what_its_code_looks_for(error: Any, dialect: str, agent: str, pattern: str) -> None:
+    if isinstance(error, type):
         with pytest.raises(error) as caught:
             provoke(error)
-        error = from_scheduler(caught.value)
-    assert error.code == code
-    assert re.search(pattern, error.message.lower())
+        error = caught.value
+    sent = error if isinstance(error, ApiError) else from_scheduler(error)
+    body = sent.openai_body() if dialect == "openai" else sent.anthropic_body()
+    assert re.search(pattern, json.dumps(body, separators=(",", ":")), re.IGNORECASE), (agent, body)
 
 
 def provoke(error: type[SchedulerError]) -> None:

@@ -64,6 +64,8 @@ MEANT = {
     "/v1/chatcompletions": "POST /v1/chat/completions",
     "/v1/embedding": "POST /v1/embeddings",
     "/healthz": "GET /health",
+    "/v1/files": "`penstock batch IN.jsonl OUT.jsonl`, which answers a file of requests",
+    "/v1/messages/batches": "`penstock batch IN.jsonl OUT.jsonl`, which answers a file of requests",
     "/wp-login.php": None,
     "/": None,
     "/" + "a/" * 5000: None,

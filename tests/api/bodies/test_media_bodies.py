@@ -15,7 +15,6 @@ import trio.testing
 from starlette.types import Message
 from trio.testing import trio_test
 
-from api.bodies.body_reading import Policy
 from api.served_models import ServedModels
 from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.bodies.test_media import PNG, WAV, encoded, jpeg, url
@@ -34,11 +33,11 @@ REPORT = '[document "report.pdf", 12 bytes PDF: this model reads text only]'
 PDF = b"%PDF-1.7 ..."
 
 
-async def prompt_of(path: str, body: dict[str, Any], *, refuse: bool = False) -> tuple[int, Any, str]:
+async def prompt_of(path: str, body: dict[str, Any]) -> tuple[int, Any, str]:
     """Status, answer, and the prompt that the engine got."""
     launcher = Playback(SAID)
     scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), client_of(scheduler, bodies=Policy(media=refuse)) as client:
+    async with running(scheduler), client_of(scheduler) as client:
         response = await client.post(path, json=body)
         await scheduler.wait_idle()
     prompts = [bytes(submit.prompt.tolist()).decode() for submit in launcher.submits]
@@ -162,9 +161,9 @@ ANTHROPIC_PROMPT = (
     f"<assistant>\n<tool>taken\n\n{IMAGE}\n\nHerons\n\nhttps://example.org\n\nThey stand.\n<assistant>"
 )
 GOLDEN = {
-    "/v1/chat/completions": (CHAT, CHAT_PROMPT, "messages.0.content.1.image_url"),
-    "/v1/responses": (RESPONSES, RESPONSES_PROMPT, "input.0.content.0"),
-    "/v1/messages": (ANTHROPIC, ANTHROPIC_PROMPT, "messages.0.content.0"),
+    "/v1/chat/completions": (CHAT, CHAT_PROMPT),
+    "/v1/responses": (RESPONSES, RESPONSES_PROMPT),
+    "/v1/messages": (ANTHROPIC, ANTHROPIC_PROMPT),
 }
 
 
@@ -174,24 +173,10 @@ def test_each_part_is_a_line_of_its_own(path: str) -> None:
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
-        body, prompt, _ = GOLDEN[path]
+        body, prompt = GOLDEN[path]
         status, answer, got = await prompt_of(path, body)
         assert status == 200, answer
         assert got == prompt
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-@pytest.mark.parametrize("path", GOLDEN)
-def test_the_operator_can_have_them_refused(path: str) -> None:
-    """`--media refuse`: 400 by the place of the first one, and the engine hears nothing of it."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        body, _, place = GOLDEN[path]
-        status, answer, got = await prompt_of(path, body, refuse=True)
-        assert (status, got) == (400, "")
-        assert f"'{place}' is not supported here: this model reads text only" in answer["error"]["message"]
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -71,8 +71,8 @@ class Words:
     def __init__(self, pieces: Sequence[str]) -> None:
         self._pieces = pieces
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        return "".join([self._pieces[token_id] for token_id in token_ids])
+    def feed(self, token_id: int) -> str:
+        return self._pieces[token_id]
 
     def finish(self) -> str:
         return ""
@@ -104,8 +104,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     for number in range(1, _CHOICES + 1):
         record = make_record(number, tenant="hostile", max_tokens=len(pieces))
         spans = None if hostile.top_logprobs is None else TokenSpans(lambda token: b"word")
-        splitter = hostile.form.splitter(tools=bool(hostile.tools), in_reasoning=False)
-        assembly = Assembly(hostile.form, splitter, offered, str, parallel_calls=True, spans=spans)
+        assembly = Assembly(hostile.form, offered, str, in_reasoning=False, parallel_calls=True, spans=spans)
         record.pipeline = AnswerPipeline(Words(pieces), stops, assembly, spans=spans)
         record.mailbox = Mailbox(doorbell)
         records.append(board.submit(record))

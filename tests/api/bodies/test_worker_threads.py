@@ -15,7 +15,7 @@ from trio.testing import trio_test
 
 from api.bodies import worker_threads
 from api.bodies.worker_threads import FairLimiter, WorkerThreads
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 
 _T = TypeVar("_T")
 

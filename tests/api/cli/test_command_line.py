@@ -64,13 +64,12 @@ def test_ctrl_c_at_a_question_interrupts_and_ctrl_d_does_not(
         ("bench --help", 0, "Usage: penstock bench"),
         ("bench small", 2, "No such command 'small'"),
         ("bench dev chaos --help", 0, "Usage: penstock bench dev chaos [OPTIONS]"),
-        ("bench chaos --help", 0, "Usage: penstock bench dev chaos [OPTIONS]"),
         ("bench compare --no-such-option", 2, "Usage: penstock bench compare"),
         ("bench compare --scenario no-such-scenario", 2, "no-such-scenario"),
     ],
 )
 def test_bench_has_exit_codes_of_its_own(command: str, code: int, words: str) -> None:
-    """What tests Penstock itself is under `dev`, and found without it."""
+    """What tests Penstock itself is under `dev`."""
     ended = CliRunner().invoke(penstock, command.split())
     assert (ended.exit_code, words in ended.output) == (code, True), ended.output
 

@@ -58,7 +58,7 @@ def test_another_shell_is_refused_with_those_that_there_are() -> None:
     assert "'bash', 'zsh', 'fish'" in done.output
 
 
-@pytest.mark.parametrize("option", ["--model", "--models", "--kv-disk", "--cache", "--api-keys-file"])
+@pytest.mark.parametrize("option", ["--model", "--models", "--kv-disk", "--api-keys-file"])
 def test_files_are_offered_where_an_option_takes_one(option: str) -> None:
     assert [item.type for item in offered(f"serve {option} ")] == ["file"]
 

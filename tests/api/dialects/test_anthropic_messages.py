@@ -271,7 +271,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported here: "),
     ({"max_tokens": 50_000}, "input length and `max_tokens` exceed context limit: 23 + 50000 > 40960, "),
-    ({"model": "claude-9"}, "The model 'claude-9' does not exist here"),
+    ({"model": "claude-9"}, "model: 'claude-9' does not exist here"),
 ]
 
 

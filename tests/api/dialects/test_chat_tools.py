@@ -120,7 +120,7 @@ def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
     """The deltas join to the whole message, which is what the model meant."""
     if written.in_reasoning:
         return  # Opened by the prompt, which the stand-in's template does not do.
-    names = ("get_weather", "get_time") if written.form.has_tool_calls else ()
+    names = ("get_weather", "get_time") if written.form.notation else ()
     tools = [{"type": "function", "function": {"name": name}} for name in names]
 
     @trio_test
@@ -259,13 +259,23 @@ async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
     assert launcher.submits == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "member"),
+    [
+        ({"continue_final_message": True, "add_generation_prompt": False}, {}),
+        ({"add_generation_prompt": False}, {}),
+        ({}, {"prefix": True}),
+    ],
+)
 @trio_test
-async def test_the_assistants_last_message_can_be_continued(autojump_clock: trio.testing.MockClock) -> None:
-    """In vLLM's form: continue_final_message, add_generation_prompt false."""
+async def test_the_assistants_last_message_can_be_continued(
+    fields: dict[str, Any], member: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """In vLLM's form, and in DeepSeek's and Mistral's: `prefix` in the message."""
     launcher, scheduler = serving(" world")
-    messages = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "Hello"}]
+    messages = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "Hello", **member}]
     async with running(scheduler), client_of(scheduler) as client:
-        body = {**chat(continue_final_message=True, add_generation_prompt=False), "messages": messages}
+        body = {**chat(**fields), "messages": messages}
         answer = (await client.post("/v1/chat/completions", json=body)).json()
     assert bytes(launcher.submits[0].prompt.tolist()).endswith(b"<assistant>Hello")
     assert answer["choices"][0]["message"]["content"] == " world"

@@ -172,7 +172,7 @@ async def test_dimensions_are_the_models(autojump_clock: trio.testing.MockClock)
     assert (await post({"input": "a", "dimensions": 16}, plain)).status_code == 200
     refused = await post({"input": "a", "dimensions": 8}, plain)
     assert refused.status_code == 400
-    assert "--matryoshka on" in refused.json()["error"]["message"]
+    assert "is_matryoshka" in refused.json()["error"]["message"]
     anything = replace(EMBEDDER, matryoshka=True)
     assert (await post({"input": "a", "dimensions": 5}, anything)).status_code == 200
     assert (await post({"input": "a", "dimensions": 17}, anything)).status_code == 400

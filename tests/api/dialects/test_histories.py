@@ -16,7 +16,6 @@ from openai.types.responses import ResponseInputItemParam, ResponseItem, Respons
 from pydantic import TypeAdapter
 from trio.testing import trio_test
 
-from api.bodies.body_reading import Policy
 from api.bodies.unknown_fields import HEADER, UnknownFields
 from api.dialects.anthropic import decode as anthropic_decode
 from api.dialects.anthropic.schema import MessagesRequest
@@ -368,17 +367,3 @@ def test_calls_of_chats_are_read_in_every_form() -> None:
     found = [(call["function"]["name"], call["function"]["arguments"]) for call in said["tool_calls"]]
     assert found == [("edit", {"input": "a\nb"}), ("f", {"a": 1}), ("f", {}), ("g", {"speed": 2}), ("h", {})]
     assert (answered["role"], answered["content"]) == ("tool", "r")
-
-
-@trio_test
-async def test_an_operator_may_have_unknown_types_refused(autojump_clock: trio.testing.MockClock) -> None:
-    """By their names."""
-    scheduler = make_scheduler(Playback("ok"))
-    async with running(scheduler), client_of(scheduler, bodies=Policy(unknown_fields=True)) as client:
-        item = await client.post("/v1/responses", json={"input": [NEXT_YEAR, ASKED]})
-        part = await client.post(
-            "/v1/chat/completions", json=chat(messages=[{**ASKED, "content": [NEXT_YEAR]}])
-        )
-    for answer in (item, part):
-        assert answer.status_code == 400
-        assert "'next_year' is unknown" in answer.text

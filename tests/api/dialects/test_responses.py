@@ -384,7 +384,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "text.format.schema.items.not",
         "not",
     ),
-    ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format.type", "'json_schema'"),
     ({"background": True, "store": False}, "", "background: needs `store`"),
     ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 2**64}, "seed", "less than or equal to"),

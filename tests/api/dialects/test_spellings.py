@@ -107,7 +107,7 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
         ),
         (
             {"type": "json_schema", "schema": SCHEMA},
-            JsonText(SCHEMA, "response_format.json_schema.schema", exact=False),
+            JsonText(SCHEMA, "response_format.schema", exact=False),
         ),
         (
             {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True}},

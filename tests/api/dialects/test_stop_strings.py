@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 from trio.testing import trio_test
 
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.api.client import client_of, events
@@ -42,9 +42,7 @@ class _Table(ByteTable):
 class TurnTokenizer(ByteTokenizer):
     """Its turn mark is a special token, without text."""
 
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        return super().special_token_ids | {CODE}
+    special_token_ids = ByteTokenizer.special_token_ids | {CODE}
 
     def encode(self, text: str) -> list[int]:
         return super().encode(text.replace(TURN, chr(CODE)))
@@ -55,7 +53,7 @@ class TurnTokenizer(ByteTokenizer):
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        return ByteLevelDetokenizer(_Table())
+        return TableDetokenizer(_Table())
 
 
 def scheduler_of() -> Scheduler:

@@ -12,11 +12,8 @@ from structlog.testing import capture_logs
 from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER
-from api.options.effort_tokens import by_effort
-from api.options.options import load
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
-from scheduler.errors import OptionError
 from scheduler.prompt.preparation import Preparation
 from tests.api.client import client_of
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -204,19 +201,3 @@ async def test_a_budget_is_a_number_of_tokens(budget: float, autojump_clock: tri
     response = await post("/v1/chat/completions", messages=QUESTION, thinking_token_budget=budget)
     assert response.status_code == 400
     assert "thinking_token_budget" in response.text
-
-
-def test_the_operator_s_table() -> None:
-    """Both options, as they are written."""
-    settings = load({"thinking_tokens": "100", "effort_tokens": "low=5, high=unlimited,none=0"})
-    assert settings.thinking() == ThinkingConfig(100, {"low": 5, "high": None, "none": 0})
-    assert load({}).thinking().default_tokens is None
-    assert load({"effort_tokens": ""}).thinking().effort_tokens == {}
-
-
-@pytest.mark.parametrize("text", ["low", "low=", "low=many", "huge=4", "low=-1", "low=1,low=2", "low=1e3"])
-def test_a_table_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"low|huge"):
-        by_effort(text)
-    with pytest.raises(OptionError, match="--effort-tokens"):
-        load({"effort_tokens": text})

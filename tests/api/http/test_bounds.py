@@ -160,10 +160,3 @@ async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.t
         statistics = site.server.statistics()
         assert (statistics.open_connections, statistics.active_requests) == (2, 2)
         assert statistics.refusals_total[Refusal.TOO_MANY_CONNECTIONS] == 1
-
-
-@pytest.mark.parametrize("field", ["header_seconds", "body_bytes", "connections"])
-def test_a_limit_that_would_stop_everything_is_refused(field: str) -> None:
-    """No limit may be 0 or less; the message names it."""
-    with pytest.raises(ValueError, match=field):
-        Limits(**{field: 0})

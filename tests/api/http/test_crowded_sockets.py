@@ -1,11 +1,9 @@
-"""Crowds on real sockets: nobody is reset, also when the process has no descriptor left. Real time."""
+"""Crowds on real sockets: nobody is reset. Real time."""
 
 from __future__ import annotations
 
 import resource
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,36 +21,6 @@ from tests.api.http.wire import GET, Client, Sleeper, post, respond
 CROWD = 5000
 SPARE = 200
 """Descriptors of the test run itself."""
-
-STARVED = """
-import os, sys, resource, trio
-from api.http.limits import Limits
-from api.http.server import Server
-from tests.api.http.wire import echo
-
-async def main():
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    server = Server(echo, Limits(), on_error=lambda error, request: print(type(error).__name__, flush=True))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run, listeners)
-        held = []
-        try:
-            while True:
-                held.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            pass
-        print(listeners[0].socket.getsockname()[1], flush=True)
-        await trio.to_thread.run_sync(sys.stdin.readline)
-        for descriptor in held:
-            os.close(descriptor)
-        print("free", flush=True)
-        await trio.to_thread.run_sync(sys.stdin.readline)
-        print(server.statistics().accept_failures_total, flush=True)
-        nursery.cancel_scope.cancel()
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-trio.run(main)
-"""
 
 
 async def _answers(port: int, requests: list[bytes]) -> Counter[int | str]:
@@ -138,33 +106,3 @@ async def test_5000_at_once_are_all_answered() -> None:
             assert set(heard) == {200, 503}, heard
             assert heard.total() == CROWD
             assert (await (await port.connect()).ask(GET)).status == 200
-
-
-@pytest.fixture
-def starved() -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own that holds all of its descriptors until it reads a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARVED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        yield process
-        process.kill()
-
-
-def test_without_descriptors_clients_read_503_too(starved: subprocess.Popen[str]) -> None:
-    """A reserve of a few descriptors accepts them, and the silent ones among them keep nobody for long. There
-    is no busy loop; and with descriptors again, service."""
-    assert starved.stdin is not None
-    assert starved.stdout is not None
-    port = int(starved.stdout.readline())
-    heard = trio.run(_answers, port, [GET, b""] * 20)
-    assert heard == {503: 40}
-    print(file=starved.stdin, flush=True)
-    said = [starved.stdout.readline().strip() for _ in range(2)]
-    assert said == ["OSError", "free"], "accept failed, and was reported once"
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-        client.sendall(GET)
-        assert client.recv(12) == b"HTTP/1.1 200"
-    print(file=starved.stdin, flush=True)
-    # One for the spare descriptor of each connection, and ten a second at most while all spares are in use.
-    assert 0 < int(starved.stdout.readline()) < 1000

@@ -21,7 +21,6 @@ from tests.api.http.wire import (
     echo,
     part,
     post,
-    read_body,
     respond,
     serving,
     start,
@@ -301,20 +300,6 @@ async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.test
         ((error, what),) = site.errors
         assert (type(error), what) == (RuntimeError, "connection")
         site.errors.clear()
-
-
-@trio_test
-async def test_an_application_may_read_the_whole_body_after_a_refusal_elsewhere(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A refusal on one connection has no effect on another."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(send, await read_body(receive))
-
-    async with serving(app) as site:
-        assert (await site.connect().ask(b"nonsense\r\n\r\n")).status == 400
-        assert (await site.connect().ask(post(b"fine"))).body == b"fine"
 
 
 @trio_test

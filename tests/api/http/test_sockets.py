@@ -140,20 +140,6 @@ async def test_a_reset_cancels_the_handler() -> None:
 
 
 @trio_test
-async def test_the_connection_limit_counts_sockets() -> None:
-    """50 of 120 are served; 70 read 503 with Retry-After, whether or not they sent a request first."""
-    async with listening(Sleeper(), Limits(connections=50, refusals=70)) as port:
-        clients = [await port.connect() for _ in range(120)]
-        for client in clients[:60]:
-            await client.send(GET)
-        await _until(lambda: port.server.statistics().refusals_total[Refusal.TOO_MANY_CONNECTIONS] == 70)
-        for client in clients[50:]:
-            response = await client.read_response()
-            assert (response.status, response.headers["retry-after"]) == (503, "1")
-        assert port.server.statistics().active_requests == 50
-
-
-@trio_test
 async def test_a_refused_upload_can_read_why() -> None:
     """413 is not overtaken by a reset, although the client has megabytes in transit."""
 

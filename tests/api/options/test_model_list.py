@@ -114,9 +114,7 @@ def test_one_name_for_two_models_is_refused() -> None:
     [
         ("scripted", "step_seconds=0.02", "--engine scripted", {"engine": "scripted"}),
         ("kv_disk_bytes", "1GiB", "--kv-disk", {"kv_disk": "kept"}),
-        ("engine_port", "9100", "--engines join", {"engines": "join"}),
-        ("engine_address", "10.0.0.1", "--engines join", {"engines": "join"}),
-        ("join_token_file", "token", "--engines join", {"engines": "join"}),
+        ("engine_address", "10.0.0.1,[fe80::1]:9100,:9", "--engines join", {"engines": "join"}),
     ],
 )
 def test_an_option_without_effect_is_refused(

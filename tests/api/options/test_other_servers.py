@@ -24,7 +24,7 @@ OURS = {flag for option in options() for flag in option.flags}
     [
         (["--enable-prefix-caching"], "--enable-prefix-caching is another server's: it is always on here"),
         (["--tensor-parallel-size=2"], "a model fits one device here"),
-        (["--max-num-seqs", "4", "-ngl", "99"], "-ngl is another server's: the whole model"),
+        (["--max-num-seqs", "4", "-ngl", "99"], "-ngl is another server's: there is no such choice here"),
         (["--kv_bits", "8"], "--kv-bits is another server's: it is --kv-cache-dtype here"),
         (["--nonsense"], "No such option '--nonsense'"),
         (["--nonsense", "--jinja"], "--jinja"),

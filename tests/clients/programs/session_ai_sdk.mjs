@@ -9,16 +9,20 @@ const { createAnthropic } = await library("@ai-sdk/anthropic");
 const { createOpenResponses } = await library("@ai-sdk/open-responses");
 
 const apiKey = "unused";
+// What it keeps itself, encrypted thoughts included.
+const sealed = { store: false, include: ["reasoning.encrypted_content"], reasoningSummary: "auto", forceReasoning: true };
 const providers = {
   openai: (url) => createOpenAI({ baseURL: `${url}/v1`, apiKey }),
   "openai-compatible": (url) => createOpenAICompatible({ name: "penstock", baseURL: `${url}/v1`, apiKey }),
   anthropic: (url) => createAnthropic({ baseURL: `${url}/v1`, apiKey }),
+  sealed: (url) => createOpenAI({ baseURL: `${url}/v1`, apiKey }),
   "open-responses": (url) => createOpenResponses({ name: "penstock", url: `${url}/v1/responses`, apiKey }),
 };
 const other = {
   openai: "openai-compatible",
   "openai-compatible": "anthropic",
   anthropic: "openai",
+  sealed: "openai-compatible",
   "open-responses": "anthropic",
 };
 
@@ -29,7 +33,8 @@ const tools = Object.fromEntries(
   ]),
 );
 const messages = [];
-const common = { tools, stopWhen: isStepCount(5), maxRetries: 0 };
+const providerOptions = WAY === "sealed" ? { openai: sealed } : {};
+const common = { tools, stopWhen: isStepCount(5), maxRetries: 0, providerOptions };
 const here = providers[WAY](HERE)("tiny");
 const elsewhere = providers[other[WAY]](ELSEWHERE_URL)("tiny");
 
@@ -58,4 +63,4 @@ for await (const text of story.textStream) {
 }
 messages.push({ role: "assistant", content: had });
 answers.push(await ask(here, ON), await ask(elsewhere, ELSEWHERE));
-told({ version: `${version("ai")}, ${version(`@ai-sdk/${WAY}`)}`, answers, had });
+told({ version: `${version("ai")}, ${version(`@ai-sdk/${WAY === "sealed" ? "openai" : WAY}`)}`, answers, had });

@@ -9,6 +9,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    ModelSettings,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     Runner,
@@ -30,12 +31,15 @@ from session import (
     told,
 )
 
+SEALED = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
 TOOLS: Any = [function_tool(read_file), function_tool(edit_file)]
 
 
 def agent(model: Any, url: str) -> Agent[None]:
     client = AsyncOpenAI(base_url=url + "/v1", api_key="unused", max_retries=0)
-    return Agent(name="session", model=model("tiny", openai_client=client), tools=TOOLS)
+    return Agent(
+        name="session", model=model("tiny", openai_client=client), tools=TOOLS, model_settings=SEALED
+    )
 
 
 async def ask(agent: Agent[None], items: list[Any], question: str) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.chaos.levels import of_process
-from loadtests.processes import environment
+from loadtests.processes import environment, of_process
 from tests.end_to_end.known_bad.asking import Ask, Asking, Outcome
 from tests.end_to_end.serving import Served, eventually, serving
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
-import pytest
-
-from loadtests.device import facts
 from loadtests.device.__main__ import PARTS
-from loadtests.device.finding import Finding
-from loadtests.device.parts import SECONDS, Measurement, Record
-from loadtests.device.zoo import findings as zoo
-from scheduler.engine.mlx.device import CUDA, forced
+from loadtests.device.parts import SECONDS, Measurement
 
 _CHILD = """
 import os, signal, sys, time
@@ -65,17 +58,6 @@ def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(
     assert "# Penstock on M9" in (tmp_path / "device.md").read_text()
 
 
-def test_a_process_that_never_begins_a_part_costs_that_part_only(tmp_path: Path) -> None:
-    made = _measurement(tmp_path, {"one": 30.0, "two": 30.0}, child="raise SystemExit(1)").run()
-    assert [section.findings[0].detail for section in made.sections] == ["the process ended with 1"] * 2
-
-
-def test_when_the_time_is_over_the_rest_is_named(tmp_path: Path) -> None:
-    made = _measurement(tmp_path, {"hangs": 30.0, "one": 30.0}, seconds=3.0).run()
-    assert [section.title for section in made.sections] == ["HANGS", "One"]
-    assert made.sections[1].findings == (Finding("one", "measured", detail="not begun: the time was over"),)
-
-
 def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
     """Also where the first was killed in the middle of a line."""
     _measurement(tmp_path, {"one": 30.0}).run()
@@ -83,50 +65,3 @@ def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
         file.write('{"begin": "two", "title": "TWO", "expected"')
     made = _measurement(tmp_path, {"one": 30.0, "last": 30.0}).run(go_on=True)
     assert [section.title for section in made.sections] == ["ONE", "LAST"]
-
-
-def test_a_line_that_was_cut_is_no_finding(tmp_path: Path) -> None:
-    record = tmp_path / "device.jsonl"
-    record.write_text(json.dumps({"begin": "one", "title": "ONE", "expected": ""}) + '\n{"finding": {"na')
-    assert Record.read(record).current == "one"
-
-
-def test_the_zoo_is_run_by_the_checkouts_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = {"scenes": {"joins": "right", "warm": "wrong tokens: token 3"}, "largest": 0.5, "fallbacks": []}
-    (tmp_path / "a_zoo.py").write_text(f"print({json.dumps(json.dumps(verdict))})\n")
-    monkeypatch.setattr("loadtests.device.zoo.PROGRAM", "a_zoo")
-    assert [one.detail for one in zoo(["qwen3"], 60)] == ["left out: there is no checkout in this folder"]
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (found,) = zoo(["qwen3"], 60)
-    assert (found.judgement, found.detail) == ("wrong", "warm: wrong tokens: token 3")
-
-
-def test_on_a_device_models_of_the_zoo_run_side_by_side_with_compiled_kernels_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each waits until the other has begun, and says where MLX would write."""
-    (tmp_path / "two_of_a_zoo.py").write_text(
-        "import json, os, sys, time\n"
-        "from pathlib import Path\n"
-        f"begun = Path({str(tmp_path)!r})\n"
-        "(begun / f'{sys.argv[-1]}.begun').touch()\n"
-        "while len(list(begun.glob('*.begun'))) < 2: time.sleep(0.02)\n"
-        "kept = os.environ['MLX_PTX_CACHE_DIR']\n"
-        "print(json.dumps({'scenes': {}, 'largest': 0.0, 'fallbacks': [kept]}))\n"
-    )
-    monkeypatch.setattr("loadtests.device.zoo.PROGRAM", "two_of_a_zoo")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    with forced(CUDA):
-        found = list(zoo(["one", "two"], 60))
-    assert [one.judgement for one in found] == ["right", "right"]
-    assert len({one.figures["fallbacks"] for one in found}) == 2
-
-
-def test_operations_that_the_time_does_not_reach_are_left_out_by_name() -> None:
-    driver, rest = facts.findings(quick=True, seconds=0.0)
-    assert driver.name == "driver"
-    assert (rest.judgement, rest.detail.split(", ")[0]) == ("measured", "product")
-    assert "gathered product, float32" in rest.detail

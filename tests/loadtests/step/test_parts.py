@@ -1,12 +1,11 @@
-"""Parts of a step: nested, on clocks of the test."""
+"""Parts of a step: nested, on clocks of the test; and which steps count."""
 
 from __future__ import annotations
 
-from threading import Thread
-
 import pytest
 
-from loadtests.step.parts import REST, Parts
+from loadtests.step.commands import counts, steady, times
+from loadtests.step.steps import REST, Parts, Run, Step
 
 
 class _Clock:
@@ -17,62 +16,47 @@ class _Clock:
         return self.now
 
 
-class _Engine:
-    def __init__(self, clock: _Clock, processor: _Clock) -> None:
-        self.clock, self.processor = clock, processor
-
-    def _take(self, seconds: float) -> None:
-        self.clock.now += seconds
-        self.processor.now += seconds / 2
-
-    def outer(self) -> str:
-        self._take(1.0)
-        self.inner()
-        self._take(2.0)
-        return "done"
-
-    def inner(self) -> None:
-        self._take(4.0)
-
-    def broken(self) -> None:
-        self._take(8.0)
-        raise RuntimeError("broken")
-
-
 def test_an_inner_part_is_not_the_outer_ones() -> None:
     clock, processor = _Clock(), _Clock()
 
-    class Engine(_Engine):
-        pass
+    class Engine:
+        def take(self, seconds: float) -> None:
+            clock.now += seconds
+            processor.now += seconds / 2
 
-    parts, engine = Parts(clock, processor), Engine(clock, processor)
+        def outer(self) -> None:
+            self.take(1.0)
+            self.inner()
+            self.take(2.0)
+
+        def inner(self) -> None:
+            self.take(4.0)
+
+        def broken(self) -> None:
+            self.take(8.0)
+            raise RuntimeError("broken")
+
+    parts, engine = Parts(clock, processor), Engine()
     for name, part in (("outer", "plan"), ("inner", "graph"), ("broken", "read")):
         parts.measure(Engine, name, part)
-    engine._take(16.0)
-    assert engine.outer() == "done"
+    engine.take(16.0)
+    engine.outer()
     with pytest.raises(RuntimeError, match="broken"):
         engine.broken()
-    assert parts.end_step() == {
-        REST: (16.0, 8.0),
-        "plan": (3.0, 1.5),
-        "graph": (4.0, 2.0),
-        "read": (8.0, 4.0),
-    }
+    times = {REST: (16.0, 8.0), "plan": (3.0, 1.5), "graph": (4.0, 2.0), "read": (8.0, 4.0)}
+    assert parts.end_step() == times
     engine.inner()
     assert parts.end_step() == {REST: (0.0, 0.0), "graph": (4.0, 2.0)}
 
 
-def test_another_thread_is_of_no_part() -> None:
-    """The engine answers a Pulse in the thread that reads its link, at any moment of a step."""
-    clock, processor = _Clock(), _Clock()
+def _steps(*rows: int, **counts: int) -> Run:
+    return Run([Step(one, {"plan": (0.001 * at, 0.001)}, counts) for at, one in enumerate(rows)])
 
-    class Engine(_Engine):
-        pass
 
-    parts, engine = Parts(clock, processor), Engine(clock, processor)
-    for name, part in (("outer", "plan"), ("inner", "send")):
-        parts.measure(Engine, name, part)
-    other = Thread(target=engine.inner)
-    other.start()
-    other.join()
-    assert parts.end_step() == {REST: (4.0, 2.0)}
+def test_only_steps_of_all_rows_count_and_not_the_first_ones() -> None:
+    timed = _steps(0, 2, 2, 2, 2, 1, 2, 2, 2, calls=7)
+    assert len(steady(timed, rows=2)) == 3
+    assert times(timed, rows=2)["plan"][0] == times(timed, rows=2)["whole step"][0] == pytest.approx(7.0)
+    assert counts(timed, rows=2) == {"calls": 7}
+    with pytest.raises(ValueError, match="no step gave all 3 rows"):
+        times(timed, rows=3)

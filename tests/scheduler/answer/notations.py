@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import Heavy
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import (
     AnswerPiece,
@@ -21,7 +24,7 @@ from scheduler.events import (
     ToolCallStarted,
 )
 from scheduler.request import Tool
-from tests.fakes.byte_tokenizer import ByteTokenizer
+from scheduler.shared.messages import LogprobsOut
 
 WEATHER = Tool(
     "get_weather",
@@ -310,8 +313,10 @@ class Message:
     ids: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
 
-    def add(self, piece: AnswerPiece) -> None:
+    def add(self, piece: AnswerPiece | Heavy) -> None:
         match piece:
+            case Heavy():
+                pass
             case TextDelta(text=text):
                 self.text += text
             case ReasoningDelta(text=text):
@@ -335,6 +340,29 @@ class Message:
         return tuple((name, json.loads(text)) for name, text in zip(self.names, self.arguments, strict=True))
 
 
+class Chunks:
+    """A detokenizer whose tokens are any pieces of bytes."""
+
+    begun = True
+
+    def __init__(self) -> None:
+        self.chunk = b""
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token_id: int) -> str:
+        return self._decoder.decode(self.chunk)
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def fed(answer: AnswerPipeline, chunk: bytes) -> Iterator[AnswerPiece | Heavy]:
+    """What comes of a chunk as one token."""
+    assert isinstance(answer._detokenizer, Chunks)
+    answer._detokenizer.chunk = chunk
+    return answer.read(0)
+
+
 def pipeline(
     form: AnswerFormat,
     *,
@@ -343,11 +371,14 @@ def pipeline(
     parallel: bool = True,
     tools: Sequence[Tool] = TOOLS,
 ) -> AnswerPipeline:
-    splitter = form.splitter(tools=bool(tools), in_reasoning=in_reasoning)
     assembly = Assembly(
-        form, splitter, OfferedTools(tools), lambda index: f"call_{index}", parallel_calls=parallel
+        form,
+        OfferedTools(tools),
+        lambda index: f"call_{index}",
+        in_reasoning=in_reasoning,
+        parallel_calls=parallel,
     )
-    return AnswerPipeline(ByteTokenizer().detokenizer(), stop, assembly)
+    return AnswerPipeline(Chunks(), stop, assembly)
 
 
 def message_of(
@@ -356,11 +387,25 @@ def message_of(
     """Feed tokens as the multiplexer does, until the pipeline stops, then finish it."""
     message = Message()
     for chunk in chunks:
-        for piece in answer.feed(chunk):
+        for piece in fed(answer, chunk):
             message.add(piece)
         if answer.stopped:
             end = FinishReason.STOP
             break
-    for piece in answer.finish(end):
+    for piece in answer.end(end):
         message.add(piece)
     return message, answer.finish_reason(end)
+
+
+def pieces_of(
+    answer: AnswerPipeline,
+    token_ids: Sequence[int],
+    logprobs: Sequence[LogprobsOut] = (),
+    end: FinishReason = FinishReason.STOP,
+) -> list[AnswerPiece | Heavy]:
+    """All that comes of an answer's tokens and of its end."""
+    pieces: list[AnswerPiece | Heavy] = []
+    for token_id, entry in zip_longest(token_ids, logprobs):
+        if not answer.stopped:
+            pieces += answer.read(token_id, entry)
+    return [*pieces, *answer.end(end)]

@@ -371,6 +371,9 @@ def _in_json() -> Iterator[Case]:
     yield _case("Granite 3.2", f"{thinking} Ok.", text="Ok.", thoughts="a")
     yield _case("Hunyuan A13B", "<think>\na\n</think>\n<answer>\nOk.\n</answer>", text="Ok.", thoughts="a")
     yield _case("Granite 20B", f"<function_call> {_JSON} <function_call> {_JSON_NOW}", OSLO, NOW)
+    yield _case(
+        "Granite 20B", f'<function_call> {{"name": "get_weather", "argum {_JSON_NOW}', NOW, malformed=1
+    )
     yield _case("Phi-4 mini", f"<|tool_call|>[{_JSON}]<|/tool_call|>", OSLO)
     yield _case("xLAM", f"Ok.\n```json\n[{_JSON}]\n```", OSLO, text="Ok.")
     yield _case("xLAM", 'So:\n```json\n{"a": 1}\n```', text='So:\n```json\n{"a": 1}\n```')

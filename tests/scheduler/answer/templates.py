@@ -158,20 +158,18 @@ TEMPLATES = {
         opening="<|open|>tools<|sep|>",
         closing="<|close|>tools<|sep|>",
     ),
-    "gemma4": Template(
-        "gemma4", _gemma("<|tool_call>", "<tool_call|>", '<|"|>'), ('<|"|>', "<tool_call|>", "\0")
-    ),
+    "gemma4": Template("gemma4", _gemma("<|tool_call>", "<tool_call|>", '<|"|>'), ('<|"|>', "<tool_call|>")),
     "function_gemma": Template(
         "function_gemma",
         _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
-        ("<escape>", "<end_function_call>", "\0"),
+        ("<escape>", "<end_function_call>"),
         nests=False,
         confuses=("}",),
     ),
     "pythonic": Template(
         "pythonic",
         _pythonic(dumps),
-        ("<|tool_call_end|>",),
+        (),
         opening="<|tool_call_start|>[",
         separator=", ",
         closing="]<|tool_call_end|>",
@@ -179,7 +177,7 @@ TEMPLATES = {
     "pythonic-repr": Template(
         "pythonic",
         _pythonic(repr),
-        ("<|tool_call_end|>", "\0", "\x7f"),
+        ("\0", "\x7f"),
         opening="<|tool_call_start|>[",
         separator=", ",
         closing="]<|tool_call_end|>",
@@ -187,17 +185,15 @@ TEMPLATES = {
     "kimi_k2": Template(
         "kimi_k2",
         _kimi_k2,
-        ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        (),
         opening="<|tool_calls_section_begin|>",
         closing="<|tool_calls_section_end|>",
     ),
-    "mistral": Template(
-        "mistral", lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{dumps(arguments)}", ("[TOOL_CALLS]",)
-    ),
+    "mistral": Template("mistral", lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{dumps(arguments)}", ()),
     "mistral-list": Template(
         "mistral",
         lambda name, arguments: f'{{"name": "{name}", "arguments": {dumps(arguments)}}}',
-        ("[TOOL_CALLS]",),
+        (),
         opening="[TOOL_CALLS][",
         separator=", ",
         closing="]",

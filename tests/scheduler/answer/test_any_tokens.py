@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +19,7 @@ from scheduler.events import FinishReason
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.examples import examples
-from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, message_of, pipeline
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, message_of, pieces_of, pipeline
 
 FORMS: dict[str, AnswerFormat] = {written.name: written.form for written in WRITTEN}
 _RAW = [written.raw.encode() for written in WRITTEN]
@@ -66,10 +65,7 @@ def real() -> HubTokenizer:
 
 def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
     form = tokenizer.answer_format
-    splitter = form.splitter(tools=True, in_reasoning=False)
-    assembly = Assembly(
-        form, splitter, OfferedTools(TOOLS), lambda index: f"call_{index}", parallel_calls=True
-    )
+    assembly = Assembly(form, OfferedTools(TOOLS), str, in_reasoning=False, parallel_calls=True)
     return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
 
 
@@ -78,14 +74,8 @@ def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
 def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, data: st.DataObject) -> None:
     """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still sample."""
     ids = data.draw(st.lists(st.integers(0, 8191) | st.integers(8000, 8400), max_size=60))
-    cuts = data.draw(st.lists(st.integers(0, 60), max_size=10))
-    edges = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
-    answer = _answer(real)
     message = Message()
     with suppress(SchedulerError):
-        for start, end in pairwise(edges):
-            for piece in answer.feed(ids[start:end]):
-                message.add(piece)
-        for piece in answer.finish(FinishReason.LENGTH):
+        for piece in pieces_of(_answer(real), ids, end=FinishReason.LENGTH):
             message.add(piece)
     assert size_of(message) < 200 * (len(ids) + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from scheduler.answer.detokenizer import (
-    ByteLevelDetokenizer,
     ByteTable,
     Detokenizer,
-    PieceDetokenizer,
+    TableDetokenizer,
     WindowDetokenizer,
 )
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -86,21 +85,10 @@ def tokenizer_of(kind: str) -> tuple[HubTokenizer, Tokenizer]:
         return HubTokenizer(Path(folder)), tokenizer
 
 
-def pieces(ids: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """`ids` in pieces of these sizes, the rest one by one."""
-    start = 0
-    for size in [*sizes, *([1] * len(ids))]:
-        if start >= len(ids):
-            return
-        yield ids[start : start + size]
-        start += size
+def read(detokenizer: Detokenizer, ids: Sequence[int]) -> str:
+    return "".join(map(detokenizer.feed, ids)) + detokenizer.finish()
 
 
-def read(detokenizer: Detokenizer, ids: Sequence[int], sizes: Sequence[int]) -> str:
-    return "".join([detokenizer.feed(piece) for piece in pieces(ids, sizes)]) + detokenizer.finish()
-
-
-sizes = st.lists(st.integers(0, 9), max_size=20)
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
 """Without the replacement character, which `WindowDetokenizer` cannot tell from an incomplete one: many of
 them before a character in byte tokens exhaust its bound."""
@@ -112,13 +100,13 @@ them before a character in byte tokens exhaust its bound."""
 def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) -> None:
     """Random ids, most of them not text, special and added tokens and ids beyond the vocabulary."""
     hub, library = tokenizer_of(kind)
-    assert isinstance(hub.detokenizer(), ByteLevelDetokenizer)
+    assert isinstance(hub.detokenizer(), TableDetokenizer)
     added = st.sampled_from(sorted(library.get_added_tokens_decoder()))
 
     @thoroughly
-    @given(st.lists(st.integers(0, vocabulary - 1) | added, max_size=40), sizes)
-    def check(ids: list[int], sizes: list[int]) -> None:
-        assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
+    @given(st.lists(st.integers(0, vocabulary - 1) | added, max_size=40))
+    def check(ids: list[int]) -> None:
+        assert read(hub.detokenizer(), ids) == library.decode(ids, skip_special_tokens=True)
 
     assert vocabulary > library.get_vocab_size()
     check()
@@ -126,14 +114,12 @@ def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) 
 
 @pytest.mark.parametrize("kind", ["byte-level", "committed", "llama", "metaspace"])
 @thoroughly
-@given(text=st.text(characters, max_size=30) | st.text("Hello world aé你🦊\n,'s", max_size=60), sizes=sizes)
-def test_the_tokens_of_a_text_read_as_the_tokenizer_reads_them(
-    kind: str, text: str, sizes: list[int]
-) -> None:
+@given(text=st.text(characters, max_size=30) | st.text("Hello world aé你🦊\n,'s", max_size=60))
+def test_the_tokens_of_a_text_read_as_the_tokenizer_reads_them(kind: str, text: str) -> None:
     """Whole words or single bytes, in one piece or in many."""
     hub, library = tokenizer_of(kind)
     ids = library.encode(text.replace(" ", "▁") if kind in ("llama", "metaspace") else text).ids
-    assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
+    assert read(hub.detokenizer(), ids) == library.decode(ids, skip_special_tokens=True)
 
 
 @st.composite
@@ -146,69 +132,59 @@ def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["llama", "metaspace"])
 @thoroughly
-@given(ids=ids_with_whole_characters(), sizes=sizes)
-def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int], sizes: list[int]) -> None:
+@given(ids=ids_with_whole_characters())
+def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int]) -> None:
     """Random tokens, special and added ones too, wherever byte tokens form characters."""
     hub, library = tokenizer_of(kind)
-    assert isinstance(hub.detokenizer(), PieceDetokenizer)
-    assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize("kind", ["llama", "metaspace"])
-@thoroughly
-@given(ids=st.lists(st.integers(0, 279), max_size=40), sizes=sizes)
-def test_sentence_piece_text_never_depends_on_the_pieces(kind: str, ids: list[int], sizes: list[int]) -> None:
-    """Also for byte tokens that form no character, where the decoder's result for a run depends on its
-    end."""
-    hub, _ = tokenizer_of(kind)
-    assert read(hub.detokenizer(), ids, sizes) == read(hub.detokenizer(), ids, [len(ids)])
+    assert isinstance(hub.detokenizer(), TableDetokenizer)
+    assert read(hub.detokenizer(), ids) == library.decode(ids, skip_special_tokens=True)
 
 
 def _byte_tokens(data: bytes) -> list[int]:
     return [FIRST_BYTE_TOKEN + byte for byte in data]
 
 
-def byte_detokenizer() -> ByteLevelDetokenizer:
+def byte_detokenizer() -> TableDetokenizer:
     """Ids are bytes."""
 
     class Bytes(ByteTable):
         def __getitem__(self, token_id: int) -> bytes:
             return bytes([token_id])
 
-    return ByteLevelDetokenizer(Bytes(lambda token_id: None))
+    return TableDetokenizer(Bytes(lambda token_id: None))
 
 
 def test_an_incomplete_character_is_held_back() -> None:
     """Nothing of a fox before its fourth byte, in both kinds of tokenizer."""
     fox = "🦊".encode()
     byte_level = byte_detokenizer()
-    assert [byte_level.feed([byte]) for byte in fox] == ["", "", "", "🦊"]
+    assert [byte_level.feed(byte) for byte in fox] == ["", "", "", "🦊"]
     window = tokenizer_of("llama")[0].detokenizer()
-    assert [window.feed([token]) for token in _byte_tokens(fox)] == ["", "", "", "🦊"]
+    assert [window.feed(token) for token in _byte_tokens(fox)] == ["", "", "", "🦊"]
 
 
 def test_what_was_held_back_comes_out_at_the_end_as_the_tokenizer_reads_it() -> None:
     """An answer cut inside a character ends with replacement characters."""
     byte_level = byte_detokenizer()
-    assert byte_level.feed("🦊".encode()[:3]) == ""
+    assert "".join(map(byte_level.feed, "🦊".encode()[:3])) == ""
     assert byte_level.finish() == "\ufffd"
     hub, library = tokenizer_of("llama")
     window, cut = hub.detokenizer(), _byte_tokens("🦊".encode()[:3])
-    assert window.feed(cut) == ""
+    assert "".join(map(window.feed, cut)) == ""
     assert window.finish() == library.decode(cut) == "\ufffd\ufffd\ufffd"
 
 
 def test_bytes_that_are_no_character_are_not_held_back_for_ever() -> None:
     """Eight byte tokens are not the beginning of a character: a client sees progress."""
     window = tokenizer_of("llama")[0].detokenizer()
-    assert "".join([window.feed([token]) for token in _byte_tokens(b"\xff" * 8)]) == "\ufffd" * 8
+    assert "".join([window.feed(token) for token in _byte_tokens(b"\xff" * 8)]) == "\ufffd" * 8
 
 
 @thoroughly
-@given(data=st.binary(max_size=40), sizes=sizes)
-def test_invalid_bytes_become_replacement_characters(data: bytes, sizes: list[int]) -> None:
+@given(data=st.binary(max_size=40))
+def test_invalid_bytes_become_replacement_characters(data: bytes) -> None:
     """The same number as Python and Rust's from_utf8_lossy produce."""
-    assert read(byte_detokenizer(), list(data), sizes) == data.decode("utf-8", "replace")
+    assert read(byte_detokenizer(), list(data)) == data.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "committed", "llama", "metaspace"])
@@ -216,7 +192,7 @@ def test_a_replacement_character_of_the_answer_itself_is_text(kind: str) -> None
     """A model may quote one."""
     hub, library = tokenizer_of(kind)
     ids = library.encode("a\ufffdb\ufffd").ids
-    assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "a\ufffdb\ufffd"
+    assert read(hub.detokenizer(), ids) == library.decode(ids) == "a\ufffdb\ufffd"
 
 
 def test_a_space_before_a_word_survives_every_cut() -> None:
@@ -224,15 +200,13 @@ def test_a_space_before_a_word_survives_every_cut() -> None:
     hub, library = tokenizer_of("llama")
     vocabulary = library.get_vocab()
     ids = [vocabulary[token] for token in ["▁Hello", "▁", "▁▁", "▁world", "<s>", "▁a"]]
-    assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "Hello    world a"
+    assert read(hub.detokenizer(), ids) == library.decode(ids) == "Hello    world a"
 
 
 @pytest.mark.parametrize("kind", ["llama", "metaspace"])
 @thoroughly
-@given(before=ids_with_whole_characters(), ids=ids_with_whole_characters(), sizes=sizes)
-def test_a_window_reads_as_a_table_does(
-    kind: str, before: list[int], ids: list[int], sizes: list[int]
-) -> None:
+@given(before=ids_with_whole_characters(), ids=ids_with_whole_characters())
+def test_a_window_reads_as_a_table_does(kind: str, before: list[int], ids: list[int]) -> None:
     """At the beginning of a text and behind one: tokenizers that no table reads keep the same rules."""
     hub, library = tokenizer_of(kind)
     hidden = hub.special_token_ids
@@ -242,10 +216,10 @@ def test_a_window_reads_as_a_table_does(
         seen = [token_id for token_id in token_ids if token_id not in hidden]
         return str(library.decode(seen, skip_special_tokens=False))
 
-    assert read(WindowDetokenizer(decode), ids, sizes) == read(hub.detokenizer(), ids, sizes)
+    assert read(WindowDetokenizer(decode), ids) == read(hub.detokenizer(), ids)
     if before:
-        continued = read(WindowDetokenizer(decode, before), ids, sizes)
-        assert continued == read(hub.detokenizer(after=before), ids, sizes)
+        continued = read(WindowDetokenizer(decode, before), ids)
+        assert continued == read(hub.detokenizer(after=before), ids)
 
 
 def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:
@@ -257,7 +231,7 @@ def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:
         return "".join("x" for token_id in token_ids if token_id)
 
     detokenizer = WindowDetokenizer(decode)
-    text = "".join(detokenizer.feed([token_id]) for token_id in [1, *[0] * 500, 1])
+    text = "".join(detokenizer.feed(token_id) for token_id in [1, *[0] * 500, 1])
     assert text + detokenizer.finish() == "xx"
     assert max(lengths) < 40
 

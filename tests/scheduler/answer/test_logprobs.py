@@ -1,9 +1,8 @@
-"""Each token's log-probability comes with the text that it is part of, once, for any cuts."""
+"""Each token's log-probability comes with the text that it is part of, once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +12,11 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
+from scheduler.events import FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
-from tests.scheduler.answer.notations import TOOLS, WRITTEN, Written
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Written, pieces_of
 
 WORD = 300
 """`w300 `, one token."""
@@ -28,19 +27,9 @@ def told(token_ids: Sequence[int]) -> list[LogprobsOut]:
     return [LogprobsOut(-float(place), ((token, -0.5),)) for place, token in enumerate(token_ids)]
 
 
-def read(
-    pipeline: AnswerPipeline, token_ids: Sequence[int], sizes: Iterable[int] = ()
-) -> tuple[str, list[TokenLogprobs]]:
-    """The text and its tokens; fed in pieces of `sizes`, the rest at once."""
-    ends = [0]
-    for size in sizes:
-        ends.append(min(len(token_ids), ends[-1] + size))
-    everything = told(token_ids)
-    pieces: list[AnswerPiece] = []
-    for start, end in pairwise([*ends, len(token_ids)]):
-        if not pipeline.stopped:
-            pieces += pipeline.feed(token_ids[start:end], everything[start:end])
-    pieces += pipeline.finish(FinishReason.STOP)
+def read(pipeline: AnswerPipeline, token_ids: Sequence[int]) -> tuple[str, list[TokenLogprobs]]:
+    """The text and its tokens."""
+    pieces = pieces_of(pipeline, token_ids, told(token_ids))
     texts = [piece for piece in pieces if isinstance(piece, TextDelta)]
     return "".join([piece.text for piece in texts]), [entry for piece in texts for entry in piece.logprobs]
 
@@ -56,9 +45,9 @@ def in_notation(written: Written, *stop: str) -> AnswerPipeline:
     spans = TokenSpans(tokenizer.token_bytes)
     assembly = Assembly(
         written.form,
-        written.form.splitter(tools=True, in_reasoning=written.in_reasoning),
         OfferedTools(TOOLS),
         lambda index: f"call_{index}",
+        in_reasoning=written.in_reasoning,
         parallel_calls=True,
         spans=spans,
     )
@@ -110,39 +99,37 @@ def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
     """Text that could have been a stop string and was not comes late and whole."""
     pipeline = plain("stop")
     ids = b"a sto"
-    pieces = list(pipeline.feed(ids, told(ids)))
+    *pieces, late = pieces_of(pipeline, ids, told(ids), FinishReason.LENGTH)
     assert "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)]) == "a "
-    (late,) = pipeline.finish(FinishReason.LENGTH)
     assert isinstance(late, TextDelta)
     assert (late.text, places(late.logprobs)) == ("sto", [2, 3, 4])
 
 
 def test_a_token_without_its_log_probability_is_an_error() -> None:
     """An engine that omits one must not shift all others."""
-    with pytest.raises(ValueError, match="zip"):
-        list(plain().feed([WORD]))
+    with pytest.raises(AssertionError, match="without its log-probability"):
+        list(plain().read(WORD))
 
 
 _tokens = st.lists(
     st.sampled_from([WORD, EOS, *b"ab\n ", *"é🦊".encode()]) | st.integers(0, 255), max_size=30
 )
 _stops = st.lists(st.text("ab w3", min_size=1, max_size=3), max_size=3)
-_sizes = st.lists(st.integers(0, 5), max_size=12)
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(ids=_tokens, stops=_stops, sizes=_sizes, min_tokens=st.integers(0, 12))
-def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int], min_tokens: int) -> None:
-    """The same text and the same list, in order; nothing twice, and each token at its offset."""
-    text, entries = read(plain(*stops, min_tokens=min_tokens), ids, [1] * len(ids))
-    assert read(plain(*stops, min_tokens=min_tokens), ids, sizes) == (text, entries)
+@given(ids=_tokens, stops=_stops, min_tokens=st.integers(0, 12))
+def test_tokens_come_in_order_and_change_no_text(ids: list[int], stops: list[str], min_tokens: int) -> None:
+    """Nothing twice, and each token at its offset."""
+    text, entries = read(plain(*stops, min_tokens=min_tokens), ids)
     found = places(entries)
     assert found == list(range(len(found)))
     assert [entry.offset for entry in entries] == sorted(entry.offset for entry in entries)
     without = AnswerPipeline(ByteTokenizer().detokenizer(), stops, min_tokens=min_tokens)
-    cut = "".join([piece.text for piece in without.feed(ids) if isinstance(piece, TextDelta)])
-    cut += "".join([p.text for p in without.finish(FinishReason.STOP) if isinstance(p, TextDelta)])
-    assert cut == text, "asking for log-probabilities changed the answer"
+    pieces = [piece for piece in pieces_of(without, ids) if isinstance(piece, TextDelta)]
+    assert "".join([piece.text for piece in pieces]) == text, (
+        "asking for log-probabilities changed the answer"
+    )
     if not stops:
         assert len(found) == len(ids)
 
@@ -151,10 +138,8 @@ def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int],
 def test_only_the_text_s_tokens_are_there(written: Written) -> None:
     """In every notation: not those of reasoning, calls, marks, and the white space next to them."""
     ids = written.raw.encode()
-    text, entries = read(in_notation(written), ids, [1] * len(ids))
+    text, entries = read(in_notation(written), ids)
     assert text == written.text
     # A byte a token: the tokens spell the text.
     assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
     assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
-    assert read(in_notation(written), ids) == (text, entries)
-    assert read(in_notation(written), ids, [3, 7] * len(ids)) == (text, entries)

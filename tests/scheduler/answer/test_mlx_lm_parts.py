@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlx_lm import tokenizer_utils
 from mlx_lm.models import muse_spark
 
-from scheduler.answer import mlx_lm_parts
+from scheduler.answer.answer_format import MODEL_DEFAULTS
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
 
@@ -22,4 +22,4 @@ def test_the_embedded_models_notation_is_what_mlx_lm_infers() -> None:
 
 def test_what_model_classes_say_of_their_tokenizers_is_what_we_noted() -> None:
     """Catches: a changed or new default of a model class."""
-    assert mlx_lm_parts.MODEL_DEFAULTS["muse_spark"].items() <= muse_spark.TOKENIZER_DEFAULTS.items()
+    assert MODEL_DEFAULTS["muse_spark"].items() <= muse_spark.TOKENIZER_DEFAULTS.items()

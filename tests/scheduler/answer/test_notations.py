@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.stop_strings import wanted_marks
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.examples import examples, some
 from tests.scheduler.answer.notations import (
@@ -17,6 +17,7 @@ from tests.scheduler.answer.notations import (
     WRITTEN,
     Message,
     Written,
+    fed,
     form,
     message_of,
     pipeline,
@@ -45,27 +46,12 @@ def test_every_parser_of_mlx_lm_has_a_transcript() -> None:
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=names)
-def test_whole(written: Written) -> None:
-    """All in one piece."""
-    check(written, read(written, [written.raw.encode()]))
-
-
-@pytest.mark.parametrize("written", WRITTEN, ids=names)
 def test_byte_by_byte(written: Written) -> None:
     """The pieces join to the same message, arguments to the same text."""
     data = written.raw.encode()
     message = read(written, [data[i : i + 1] for i in range(len(data))])
     check(written, message)
     assert message == read(written, [data])
-
-
-@pytest.mark.parametrize("written", WRITTEN, ids=names)
-def test_cut_at_every_byte(written: Written) -> None:
-    """Two pieces, wherever the cut is."""
-    data = written.raw.encode()
-    whole = read(written, [data])
-    for cut in some(range(1, len(data))):
-        assert read(written, [data[:cut], data[cut:]]) == whole, data[:cut]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -153,9 +139,9 @@ def test_only_one_call_is_all_even_if_it_cannot_be_read() -> None:
 def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written: Written) -> None:
     """Half a call is never text, and never a failure; whole ones before it stay."""
     data = written.raw.encode()
-    marks = sorted(written.form.spelled(tools=True))
+    marks = tuple(sorted(written.form.spelled(tools=True)))
     for end in some(range(len(data))):
-        if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
+        if wanted_marks(marks).beginning(data[:end].decode("utf-8", "ignore")):
             continue  # Half a mark may be text, and is passed on.
         answer = pipeline(written.form, in_reasoning=written.in_reasoning)
         message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
@@ -167,18 +153,10 @@ def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written:
 def test_the_name_comes_first_and_a_long_string_comes_while_it_is_written() -> None:
     """A file's content takes a model minutes; a client sees it grow."""
     answer = pipeline(form("json_tools"))
-    started, *pieces = answer.feed(b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
+    started, *pieces = fed(answer, b'<tool_call>{"name": "get_time", "arguments": {"zone": "U')
     assert started == ToolCallStarted(0, "call_0", "get_time")
     assert "".join([piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]) == '{"zone": "U'
-    assert list(answer.feed(b"T")) == [ToolCallArguments(0, "T")]
-
-
-def test_one_call_is_all_where_the_client_wants_no_more() -> None:
-    """parallel_tool_calls false ends the row after the first."""
-    raw = next(written for written in WRITTEN if written.name == "json_tools").raw.encode()
-    answer = pipeline(form("json_tools", "think"), parallel=False)
-    message, reason = message_of(answer, [raw])
-    assert (answer.stopped, reason, message.names) == (True, FinishReason.TOOL_CALLS, ["get_weather"])
+    assert list(fed(answer, b"T")) == [ToolCallArguments(0, "T")]
 
 
 def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:

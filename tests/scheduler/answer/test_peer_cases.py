@@ -51,26 +51,7 @@ def test_pieces_change_nothing(case: Case, cuts: list[int]) -> None:
 
 
 FAMILIES = st.sampled_from([family for family in FORMS if family not in ("gpt-oss", "Kimi K3")])
-_WORDS = (
-    "now",
-    "a",
-    " ",
-    "\n",
-    "get_weather ",
-    "{",
-    "}",
-    "[",
-    "]",
-    "(",
-    '"',
-    "'",
-    ",",
-    ":",
-    "<",
-    ">",
-    "</",
-    "`",
-)
+_WORDS = ("now", "a", " ", "\n", "get_weather ", "</", *"{}[]()\"',:<>`")
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -131,4 +112,4 @@ def test_twice_the_text_is_twice_the_work(notation: str) -> None:
     for unit in some(units):
         unit += '"' if len(unit) % 2 else " "
         small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (1_000, 4_000))
-        assert large < 6 * small + 2_000, unit
+        assert large < 6 * small + 10_000, unit  # What is read again, sixteen times, is a fixed part.

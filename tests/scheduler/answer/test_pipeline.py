@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import FinishReason, TextDelta
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -16,11 +14,13 @@ def pipeline(*stop: str) -> AnswerPipeline:
 
 
 def feed(answer: AnswerPipeline, data: bytes) -> str:
-    return "".join([piece.text for piece in answer.feed(data) if isinstance(piece, TextDelta)])
+    tokens = (byte for byte in data if not answer.stopped)
+    pieces = [piece for token in tokens for piece in answer.read(token)]
+    return "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)])
 
 
 def finish(answer: AnswerPipeline) -> str:
-    pieces = answer.finish(FinishReason.LENGTH)
+    pieces = answer.end(FinishReason.LENGTH)
     return "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)])
 
 
@@ -70,12 +70,10 @@ def test_a_stop_string_within_min_tokens_ends_nothing() -> None:
         assert answer.stopped == stopped
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_a_stop_string_ends_no_thoughts(size: int) -> None:
+def test_a_stop_string_ends_no_thoughts() -> None:
     """Agents that stop at `Observation:` speak to models that think about it first."""
     text = b"<think>I wait for Observation: it comes.</think>It rains. Observation: 4 degrees"
     answer = with_sections(form(None, "think"), stop=["Observation:"])
-    chunks = [text[at : at + size] for at in range(0, len(text), size)]
-    message, reason = message_of(answer, chunks)
+    message, reason = message_of(answer, [bytes([byte]) for byte in text])
     assert (message.reasoning, message.text) == ("I wait for Observation: it comes.", "It rains. ")
     assert (answer.stop_string, reason) == ("Observation:", FinishReason.STOP)

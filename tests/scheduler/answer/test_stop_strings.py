@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.stop_strings import StopStrings, WantedStrings, possible_beginning
+from scheduler.answer.stop_strings import StopStrings, WantedStrings, wanted_marks
 from tests.examples import examples
 
 thoroughly = settings(max_examples=examples(400), deadline=None)
@@ -167,7 +167,7 @@ def test_what_may_begin_a_mark_is_the_longest_end_of_the_text_with_which_one_beg
     text: str, marks: list[str]
 ) -> None:
     """Not all of one: that is a mark."""
-    assert possible_beginning(text, marks) == beginning(text, marks)
+    assert wanted_marks(tuple(marks)).beginning(text) == beginning(text, marks)
 
 
 @thoroughly

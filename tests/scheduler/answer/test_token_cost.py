@@ -11,7 +11,7 @@ import pytest
 from api.answers.whole_answer import WholeChoice
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
-from tests.scheduler.answer.notations import HARMONY, KIMI_K3, MUSE, form, pipeline
+from tests.scheduler.answer.notations import HARMONY, KIMI_K3, MUSE, fed, form, pipeline
 
 _TOKENS = 5_000
 _MOST_BYTES = 4_096
@@ -67,8 +67,8 @@ def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str
     notation, beginning, token = ANSWERS[name]
     answer = pipeline(notation, stop=("a stop string",))
     for piece in (beginning, *([token] * _TOKENS)):
-        list(answer.feed(piece))
-    assert statistics.median(_allocated_by(lambda: list(answer.feed(token)))) < _MOST_BYTES
+        list(fed(answer, piece))
+    assert statistics.median(_allocated_by(lambda: list(fed(answer, token)))) < _MOST_BYTES
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ def test_ray_without_tokens_is_refused(mode: str | None, monkeypatch: pytest.Mon
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with pytest.raises(StartupError, match=r"get-auth-token --generate.* RAY_AUTH_MODE=token"):
-        keep_engines("auto", "127.0.0.1:9", "0" * 64, "off")
+        keep_engines("auto", "127.0.0.1:9", "0" * 64)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {"RAY_AUTH_MODE": "token"})
     with pytest.raises(StartupError, match=r"penstock\[cluster\]"):
-        keep_engines("auto", "127.0.0.1:9", "0" * 64, "off")
+        keep_engines("auto", "127.0.0.1:9", "0" * 64)
 
 
 def test_an_engine_gets_its_machines_environment() -> None:

@@ -15,8 +15,7 @@ from scheduler.engine.inbox import SERVER_GONE, waited_seconds
 _PROGRAM = """
 import socket, sys
 from scheduler.engine.inbox import Inbox
-from scheduler.shared.framing import engine_inbound
-inbox = Inbox(socket.socket(fileno=int(sys.argv[1])), engine_inbound())
+inbox = Inbox(socket.socket(fileno=int(sys.argv[1])))
 """
 _READS = (
     _PROGRAM

@@ -192,12 +192,9 @@ def _preempting(state: PlanInput, now: float) -> StepPlan:
     there = {row.request_id for row in state.running}
     if 2 not in there or 3 in there.union(one.request_id for one in state.waiting):
         return found
-    return with_changes(
-        found,
-        preempt=(2,),
-        chunks=tuple(chunk for chunk in found.chunks if chunk.request_id != 2),
-        decode=tuple(request_id for request_id in found.decode if request_id != 2),
-    )
+    chunks = tuple(chunk for chunk in found.chunks if chunk.request_id != 2)
+    decode = tuple(request_id for request_id in found.decode if request_id != 2)
+    return with_changes(found, preempt=(2,), chunks=chunks, decode=decode)
 
 
 def test_a_row_that_the_batch_has_lost_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
+from scheduler.prefix_estimate import BLOCK_TOKENS
 from scheduler.processes.calls import Calls
-from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.shared.messages import (
     Counters,
     Inspect,

@@ -15,7 +15,7 @@ from trio.testing import trio_test
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine
-from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+from scheduler.prefix_estimate import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
     Cancel,

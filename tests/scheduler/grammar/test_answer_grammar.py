@@ -17,12 +17,12 @@ import pytest
 from llguidance import LLMatcher
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.answer.text_stream import Heavy
 from scheduler.engine.constraint import Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.events import (
     AnswerPiece,
-    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -39,7 +39,7 @@ from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import EXACT, tokenizer_of
-from tests.scheduler.answer.notations import MUSE, form
+from tests.scheduler.answer.notations import MUSE, form, pieces_of
 
 WEATHER = Tool(
     "get_weather",
@@ -83,7 +83,7 @@ def request(structure: Structure | None = None, **prompt: Any) -> GenerationRequ
     return GenerationRequest("test", chat, structure=structure)
 
 
-def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[AnswerPiece]:
+def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[AnswerPiece | Heavy]:
     """The answer of a model that takes any token that it may, ends rather than goes on where it may, and
     prefers what leads to an end: brackets, quotes, marks."""
     generator = random.Random(seed)
@@ -106,10 +106,10 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
         assert matcher.consume_token(token), matcher.get_error()
         tokens.append(token)
     (pipeline,) = prepared.pipelines()
-    return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
+    return pieces_of(pipeline, tokens)
 
 
-def calls(pieces: list[AnswerPiece]) -> list[tuple[str, Any]]:
+def calls(pieces: list[AnswerPiece | Heavy]) -> list[tuple[str, Any]]:
     names = [piece.name for piece in pieces if isinstance(piece, ToolCallStarted)]
     texts = [""] * len(names)
     for piece in pieces:
@@ -118,11 +118,11 @@ def calls(pieces: list[AnswerPiece]) -> list[tuple[str, Any]]:
     return [(name, json.loads(text)) for name, text in zip(names, texts, strict=True)]
 
 
-def text_of(pieces: list[AnswerPiece]) -> str:
+def text_of(pieces: list[AnswerPiece | Heavy]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
 
 
-def thoughts_of(pieces: list[AnswerPiece]) -> str:
+def thoughts_of(pieces: list[AnswerPiece | Heavy]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
 
 
@@ -286,7 +286,7 @@ def served(kind: str) -> tuple[HubTokenizer, Preparation, Grammars]:
     return tokenizer, Preparation(tokenizer, folder), Grammars(engines)
 
 
-def answered(kind: str, asked: GenerationRequest, *, drafted: bool) -> list[AnswerPiece]:
+def answered(kind: str, asked: GenerationRequest, *, drafted: bool) -> list[AnswerPiece | Heavy]:
     """The answer of an engine whose model takes the last token that it may, or what is drafted for it."""
     tokenizer, prepared_by, grammars = served(kind)
     prepared = prepared_by.prepare(asked)
@@ -303,7 +303,7 @@ def answered(kind: str, asked: GenerationRequest, *, drafted: bool) -> list[Answ
         constraint.accept_at(len(tokens), token)
         tokens.append(token)
     (pipeline,) = prepared.pipelines()
-    return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
+    return pieces_of(pipeline, tokens)
 
 
 def _object(**value: Any) -> dict[str, Any]:

@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 
 from scheduler.answer.answer_format import AnswerFormat, notation_of
 from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
-from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.prepared import Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
 from tests.fakes.grammar_library import library_of
 from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.notations import KIMI_K3, Message, form
+from tests.scheduler.answer.notations import KIMI_K3, Message, form, pieces_of
 from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
@@ -201,7 +201,7 @@ class Walker:
         """What a client gets: the text, and the calls."""
         (pipeline,) = prepared.pipelines()
         message = Message()
-        for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
+        for piece in pieces_of(pipeline, tokens):
             message.add(piece)
         assert not message.malformed, message.malformed
         return message.text, list(message.calls)

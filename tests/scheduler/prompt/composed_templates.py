@@ -74,13 +74,17 @@ class Composed:
 
     template: Any
     described: str
+    plain: bool
+    """Whether it is one that takes every conversation in some order."""
 
 
 @st.composite
-def _single(draw: st.DrawFn) -> tuple[str, str]:
+def _single(draw: st.DrawFn) -> Composed:
     form = {role: draw(st.sampled_from(sorted(_FORMS))) for role in ("user", "assistant", "system", "tool")}
-    order, skip = draw(st.sampled_from(sorted(_ORDERS))), draw(st.sampled_from(sorted(_SKIPS)))
-    system, result = draw(st.sampled_from(sorted(_SYSTEMS))), draw(st.sampled_from(sorted(_RESULTS)))
+    order, system = draw(st.sampled_from(sorted(_ORDERS))), draw(st.sampled_from(sorted(_SYSTEMS)))
+    plain, skip, result = draw(st.booleans()), "nothing", "written"
+    if not plain:
+        skip, result = draw(st.sampled_from(sorted(_SKIPS))), draw(st.sampled_from(sorted(_RESULTS)))
     tools = draw(st.sampled_from(sorted(_TOOLS)))
     before, in_question, own = _SYSTEMS[system]
     if in_question or before:
@@ -101,18 +105,19 @@ def _single(draw: st.DrawFn) -> tuple[str, str]:
             "{% if add_generation_prompt %}<|assistant|>{% endif %}",
         )
     )
-    return template, f"{form}, {order}, skips {skip}, system {system}, results {result}, tools {tools}"
+    described = f"{form}, {order}, skips {skip}, system {system}, results {result}, tools {tools}"
+    return Composed(template, described, plain)
 
 
 @st.composite
 def templates(draw: st.DrawFn) -> Composed:
     """One template, or in a third of the cases one for tools beside it."""
-    template, described = draw(_single())
+    one = draw(_single())
     if draw(st.integers(0, 2)):
-        return Composed(template, described)
-    other, tooled = draw(_single())
-    named = [{"name": "default", "template": template}, {"name": "tool_use", "template": other}]
-    return Composed(named, f"{described}; with tools: {tooled}")
+        return one
+    other = draw(_single())
+    named = [{"name": "default", "template": one.template}, {"name": "tool_use", "template": other.template}]
+    return Composed(named, f"{one.described}; with tools: {other.described}", plain=False)
 
 
 Turn = Literal["system", "user", "assistant", "called"]

@@ -67,19 +67,12 @@ def test_a_reranker_names_its_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "option", "cut"),
-    [
-        ({}, False, False),
-        ({}, True, True),
-        ({"is_matryoshka": True}, False, True),
-        ({"matryoshka_dimensions": [8, 16]}, False, (8, 16)),
-    ],
+    ("config", "cut"),
+    [({}, False), ({"is_matryoshka": True}, True), ({"matryoshka_dimensions": [8, 16]}, (8, 16))],
 )
-def test_config_or_operator_say_whether_vectors_may_be_cut(
-    config: dict[str, Any], option: bool, cut: Any, tmp_path: Path
-) -> None:
+def test_config_says_whether_vectors_may_be_cut(config: dict[str, Any], cut: Any, tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "model", **config)
-    assert embedder_in(folder, matryoshka=option).matryoshka == cut
+    assert embedder_in(folder).matryoshka == cut
 
 
 def test_prompts_and_the_longest_text_are_read(tmp_path: Path) -> None:

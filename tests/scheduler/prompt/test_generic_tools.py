@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.chat_template import Renderer, renderer
-from scheduler.prompt.generic_tools import description, has_system_turn, knows_tools, rewritten
+from scheduler.prompt.generic_tools import description, has_system_turn, rewritten
 from scheduler.prompt.template_reading import fitted, reading_of
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool, ToolChoice
@@ -85,6 +85,7 @@ def test_a_turn_with_a_tool_in_a_template_that_has_none() -> None:
 
 def test_a_template_without_a_system_role_has_all_in_the_first_question() -> None:
     """And what follows each other in one role is one turn."""
+    assert not system_turn(NO_SYSTEM)
     turns: tuple[Message, ...] = (
         *TURN[:2],
         {"role": "assistant", "content": "I look.", "tool_calls": [CALL, CALL]},
@@ -109,23 +110,6 @@ def test_the_description_names_each_tool_on_a_line() -> None:
     assert len(lines) == 2
     assert '"name": "café"' in lines[1]
     assert '"ä"' in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("template", "knows", "system"),
-    [
-        (CHATML, False, True),
-        (WITH_TOOLS, True, True),
-        (MENTIONS_CALLS, False, True),
-        (NO_SYSTEM, False, False),
-        (SYSTEM_LAST, False, False),
-        (SYSTEM_DROPPED, False, False),
-        ("{{ raise_exception('no') }}", True, False),
-    ],
-)
-def test_what_a_template_knows_is_tried_out(template: str, knows: bool, system: bool) -> None:
-    """No list of models: a tool that changes nothing is not written."""
-    assert (knows_tools(render_of(template)), has_system_turn(render_of(template))) == (knows, system)
 
 
 def test_a_conversation_without_tools_is_left_alone() -> None:

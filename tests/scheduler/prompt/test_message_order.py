@@ -29,19 +29,9 @@ ALTERNATING = (
     "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
     "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 )
-CLAUDE_CODE: tuple[Message, ...] = (
-    {"role": "system", "content": "You are Claude Code."},
-    {"role": "user", "content": "What does note.txt say?"},
-    {"role": "system", "content": "Available agents: ..."},
-)
 OPENCODE: tuple[Message, ...] = (
     {"role": "system", "content": "You write titles."},
     {"role": "user", "content": "Generate a title:"},
-    {"role": "user", "content": "What does note.txt say?"},
-)
-CODEX: tuple[Message, ...] = (
-    {"role": "system", "content": "You are a coding agent."},
-    {"role": "system", "content": "## Skills"},
     {"role": "user", "content": "What does note.txt say?"},
 )
 
@@ -52,20 +42,6 @@ def rendered(template: str, *messages: Message) -> str:
     render = renderer(tokenizer, None)
     assert render is not None
     return fitted(render, reading_of(render))(ChatPrompt(messages))
-
-
-def test_a_strict_template_gets_turns_that_it_takes() -> None:
-    """No text is lost, and the order stays."""
-    assert rendered(SYSTEM_FIRST, *CLAUDE_CODE) == (
-        "<system>You are Claude Code.\n<user>What does note.txt say?\n\nAvailable agents: ...\n<assistant>"
-    )
-    for template in (SYSTEM_FIRST, ALTERNATING):
-        assert rendered(template, *CODEX) == (
-            "<system>You are a coding agent.\n\n## Skills\n<user>What does note.txt say?\n<assistant>"
-        )
-    assert rendered(ALTERNATING, *OPENCODE) == (
-        "<system>You write titles.\n<user>Generate a title:\n\nWhat does note.txt say?\n<assistant>"
-    )
 
 
 def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
@@ -86,22 +62,16 @@ def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> 
         rendered(ALTERNATING, *resulting)
 
 
-def test_a_strict_template_gets_answers_in_turn() -> None:
-    """Two agents that answered in turn, and a greeting before the first question."""
+def test_answers_in_a_row_are_one_with_all_thoughts_and_calls() -> None:
+    """Two agents may answer in turn, and one in two messages."""
     messages: tuple[Message, ...] = (
-        {"role": "assistant", "content": "Hello."},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b", "reasoning_content": "hm"},
         {"role": "assistant", "content": "", "tool_calls": [1]},
         {"role": "assistant", "content": "c", "tool_calls": [2]},
-        {"role": "user", "content": "d"},
     )
-    turns = "<assistant>Hello.\n<user>a\n<assistant>b\n\nc\n<user>d\n<assistant>"
-    assert rendered(ALTERNATING, *messages) == f"<user>\n{turns}"
-    system: Message = {"role": "system", "content": "s"}
-    assert rendered(ALTERNATING, system, *messages) == f"<system>s\n<user>\n{turns}"
-    joined = strict(messages)[3]
-    assert (joined["reasoning_content"], joined["tool_calls"]) == ("hm", [1, 2])
+    joined = {"content": "b\n\nc", "reasoning_content": "hm", "tool_calls": [1, 2]}
+    assert strict(messages) == (messages[0], {"role": "assistant", **joined})
 
 
 @given(

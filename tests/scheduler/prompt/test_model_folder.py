@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.errors import StartupError
-from scheduler.prompt.model_folder import ModelFolder, find, inspect
+from scheduler.prompt.model_folder import ModelFolder, check_type, find, inspect
+from scheduler.shared.folder.mlx_lm_module import module_of
 from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
@@ -54,12 +56,6 @@ def test_every_way_of_naming_the_end_is_understood(
     assert inspect(write(tmp_path, config, generation)).eos_token_ids == eos
 
 
-@pytest.mark.parametrize("context", [{}, {"max_position_embeddings": None}])
-def test_a_model_that_does_not_say_its_context_gets_32768(context: dict[str, Any], tmp_path: Path) -> None:
-    """Long enough for agents, short enough to be bounded."""
-    assert inspect(write(tmp_path, context)).context_tokens == 32768
-
-
 def test_a_null_text_config_is_none(tmp_path: Path) -> None:
     """Some exporters write every key of the class."""
     assert inspect(write(tmp_path, {"vocab_size": 9, "text_config": None})).vocabulary == 9
@@ -79,20 +75,14 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"), [("{", "cannot be read"), ("[1]", "is not a JSON object"), ("\0", "cannot be read")]
+    ("broken", "words"),
+    [(b"{", "cannot be read"), (b"[1]", "is not a JSON object"), (b'{"a": "\xff"}', "cannot be read")],
 )
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_a_broken_file_is_refused_by_name(name: str, broken: str, words: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_refused_by_name(name: str, broken: bytes, words: str, tmp_path: Path) -> None:
     """Truncated downloads are the usual cause."""
-    (write(tmp_path, {}) / name).write_text(broken)
+    (write(tmp_path, {}) / name).write_bytes(broken)
     with pytest.raises(StartupError, match=f"{name} {words}"):
-        inspect(tmp_path)
-
-
-def test_bytes_that_are_not_utf8_are_refused_too(tmp_path: Path) -> None:
-    """An unreadable configuration is an error for the operator, never a traceback."""
-    (write(tmp_path, {}) / "config.json").write_bytes(b'{"a": "\xff"}')
-    with pytest.raises(StartupError, match=r"config\.json cannot be read"):
         inspect(tmp_path)
 
 
@@ -173,3 +163,28 @@ def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
     assert inspect(tmp_path, max_model_len=300).context_tokens == 300
     with pytest.raises(StartupError, match="--max-model-len 1025"):
         inspect(tmp_path, max_model_len=1025)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "mistral", "nemotron-nas", "lfm2-vl"])
+def test_known_types_pass(model_type: str) -> None:
+    """By their module, or by another name for it (mlx-lm's MODEL_REMAPPING)."""
+    check_type(model_type)
+
+
+@pytest.mark.parametrize("model_type", ["martian", "../utils", "qwen3.py"])
+def test_an_unknown_type_is_named_with_what_to_do(model_type: str) -> None:
+    with pytest.raises(StartupError, match=rf"no model of type '{re.escape(model_type)}': upgrade mlx-lm"):
+        check_type(model_type)
+
+
+def test_a_config_without_a_type_is_refused() -> None:
+    with pytest.raises(StartupError, match="names no model_type"):
+        check_type("")
+
+
+def test_the_class_decides_where_mlx_lm_asks_for_it() -> None:
+    """One type may have two modules."""
+    by_type, by_class = module_of("bailing_hybrid"), module_of("bailing_hybrid", ["BailingMoeV3ForCausalLM"])
+    assert by_type is not None
+    assert by_class is not None
+    assert (by_type.name, by_class.name) == ("bailing_hybrid", "bailing_moe_v3")

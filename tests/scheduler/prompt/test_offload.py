@@ -10,7 +10,8 @@ import trio
 from trio.testing import trio_test
 
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.offload import LARGE_CHARACTERS, Lane, PreparationOffLoop, is_large
+from scheduler.offload import Lane
+from scheduler.prompt.offload import LARGE_CHARACTERS, PreparationOffLoop, is_large
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt, Tool
 from scheduler.structure import JsonText

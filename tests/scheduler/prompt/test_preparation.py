@@ -136,12 +136,6 @@ def test_more_tokens_than_can_come_cannot_be_the_least() -> None:
         assert caught.value.param == "min_tokens"
 
 
-def test_a_template_that_refuses_is_the_clients_error() -> None:
-    """Its error is passed on unchanged."""
-    with pytest.raises(TemplateFailed):
-        Preparation(ByteTokenizer(), folder()).prepare(ask("refuse me"))
-
-
 def test_an_empty_prompt_is_refused() -> None:
     """An engine cannot continue an empty prompt."""
 

@@ -74,13 +74,7 @@ def test_a_conversation_has_the_ids_of_transformers(place: str, kind: str, tmp_p
         assert ours.encode(ours.render(ChatPrompt(_MESSAGES, tools=tools))) == expected
 
 
-_CLASSES = (
-    *("PreTrainedTokenizerFast", "GPT2Tokenizer", "LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer"),
-    *("GemmaTokenizer", "CohereTokenizer", "BertTokenizer", "XLMRobertaTokenizer", "NextYearsTokenizer"),
-)
-
-
-@pytest.mark.parametrize("name", _CLASSES)
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "NextYearsTokenizer"])
 @pytest.mark.parametrize("of_kind", FILE_KINDS)
 def test_a_text_has_the_ids_of_the_file_whatever_class_the_folder_names(
     of_kind: str, name: str, tmp_path: Path

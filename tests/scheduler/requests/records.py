@@ -5,8 +5,8 @@ from __future__ import annotations
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
-from scheduler.prompt.prefix_blocks import block_hashes
-from scheduler.prompt.preparation import Prepared
+from scheduler.prefix_estimate import block_hashes
+from scheduler.prepared import Prepared
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import Submit
 from scheduler.shared.token_ids import compact

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.answer.assembly import HEAVY, Heavy
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.errors import DeadlineExceeded
 from scheduler.events import AnswerPiece, Failed, Finished, FinishReason, StreamEvent
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
@@ -70,14 +70,12 @@ class _Costly(AnswerPipeline):
         self._desk = desk
         self._id = request_id
 
-    def read(
-        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
-    ) -> Iterator[AnswerPiece | Heavy]:
+    def read(self, token_id: int, logprobs: LogprobsOut | None = None) -> Iterator[AnswerPiece | Heavy]:
         self._desk.cpu += self._desk.cost
         self._desk.read.append(self._id)
-        if HEAVY_TOKEN in token_ids:
+        if token_id == HEAVY_TOKEN:
             yield HEAVY
-        yield from super().read(token_ids, logprobs)
+        yield from super().read(token_id, logprobs)
 
 
 async def all_read() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from scheduler.errors import (
@@ -39,7 +37,7 @@ class Broken:
     def __init__(self, at: str) -> None:
         self._at = at
 
-    def feed(self, token_ids: Sequence[int]) -> str:
+    def feed(self, token_id: int) -> str:
         if self._at == "feed":
             raise ValueError("no such token")
         return "x"

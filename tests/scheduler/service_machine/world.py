@@ -15,7 +15,7 @@ import structlog.testing
 import trio
 from structlog.typing import EventDict
 
-from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.answer.text_stream import HEAVY, Heavy
 from scheduler.config import RecoveryConfig
 from scheduler.engines.boundary import MemoryShare
 from scheduler.errors import SchedulerError, StartupError
@@ -23,7 +23,7 @@ from scheduler.events import AnswerPiece, Failed, Finished, TextDelta
 from scheduler.fleet.fleet import Fleet, FleetMemory
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.prompt.offload import Lane
+from scheduler.offload import Lane
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import Part, StreamRecord
 from scheduler.service import Scheduler
@@ -172,7 +172,6 @@ class World:
             must_start=setup.models == 1,
             recovery=RecoveryConfig(max_failed_starts=4),
             continuous=lambda: trio.current_time() + self.slept_seconds,
-            tracer=_fails if setup.fails_to_trace else None,
             **(_TIGHT if setup.is_tight else {}),
         )
         if shared:

@@ -12,7 +12,6 @@ from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
 from scheduler.engines.life import Life
-from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Counters, ScriptedPlan
@@ -27,10 +26,6 @@ from tests.fakes.scheduling import ask, make_scheduler, running
 
 class BugError(Exception):
     """An unexpected exception."""
-
-
-def broken_tracer(record: StreamRecord, now: float) -> None:
-    raise BugError("no such span")
 
 
 class BrokenInstrument:
@@ -108,16 +103,6 @@ async def test_broken_telemetry_costs_no_token(name: str, autojump_clock: MockCl
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01))
     assert await texts_of(scheduler, BROKEN_TELEMETRY[name]) == await undisturbed()
     assert launcher.starts == 1
-
-
-@trio_test
-async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockClock) -> None:
-    """Six requests: six failures, one log line."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01), tracer=broken_tracer)
-    with structlog.testing.capture_logs() as lines:
-        assert await texts_of(scheduler) == await undisturbed()
-    assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["tracer"]
-    assert sample(scheduler.metrics.registry, "penstock_telemetry_failures_total", part="tracer") == 6
 
 
 @trio_test

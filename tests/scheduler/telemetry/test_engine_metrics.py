@@ -67,22 +67,6 @@ def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
         assert labelled(together, name) == labelled(alone, name)
 
 
-def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
-    metrics = Metrics().of_model("tiny")
-    engine = metrics.of_engine("0")
-    totals = EngineTotals(engine)
-    totals.take(busy(4))
-    observation.observe_loss(engine, stopped=False)
-    observation.observe_death(engine, DeathCause.KILLED)
-    totals.forget()
-    assert metrics.of_engine("0") is engine
-    EngineTotals(metrics.of_engine("0")).take(busy(1))
-    assert sample(metrics.registry, "penstock_generated_tokens_total", engine="0") == 25
-    assert sample(metrics.registry, "penstock_engine_deaths_total", engine="0") == 1
-    assert sample(metrics.registry, "penstock_engine_restarts_total", engine="0", cause="killed") == 1
-    assert sample(metrics.registry, "penstock_running_slots", engine="0") == 1
-
-
 def test_an_engine_that_has_left_leaves_no_series() -> None:
     """The others keep theirs, and what the leaver still reports does not bring it back."""
     metrics = Metrics().of_model("tiny")

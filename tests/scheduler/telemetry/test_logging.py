@@ -28,9 +28,12 @@ def test_on_a_terminal_only_warnings_are_shown_and_the_file_has_all(
     log.info("engine_ready", device="cpu")
     log.warning("blas", warning="slow")
     log.error("handler_failed")
+    log.warning("no_api_keys", host="0.0.0.0", hint="set --api-key")
     shown = capsys.readouterr().err
-    assert [line.split()[3] for line in lines] == ["engine_ready", "blas", "handler_failed"]
-    assert all(f"\r\x1b[K{line}\n" in shown for line in lines[1:])
+    assert [line.split()[3] for line in lines] == ["engine_ready", "blas", "handler_failed", "no_api_keys"]
+    assert all(f"\r\x1b[K{line}\n" in shown for line in lines[1:3])
+    assert "open       everyone who can reach 0.0.0.0 can use this server: set --api-key\n" in shown
+    assert lines[3] not in shown
     assert "engine_ready" not in shown
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from scheduler.shared.messages import Counters
@@ -64,15 +62,6 @@ def test_each_label_value_is_there_before_its_first_event(name: str, label: str)
         assert sample(metrics.registry, name, model="large", **{label: value}) == 0
 
 
-def test_a_models_name_gives_the_same_series_again() -> None:
-    metrics = Metrics()
-    metrics.of_model("tiny").prompt_tokens.inc(3)
-    assert metrics.of_model("tiny") is metrics.of_model("tiny")
-    metrics.of_model("tiny").prompt_tokens.inc(4)
-    assert sample(metrics.registry, "penstock_prompt_tokens_total", model="tiny") == 7
-    assert [model.model for model in metrics.models] == ["tiny"]
-
-
 def test_engines_of_the_same_name_under_two_models_are_two() -> None:
     """Every pool names its engines from 0; one that leaves takes no other model's series along."""
     metrics = Metrics()
@@ -87,20 +76,3 @@ def test_engines_of_the_same_name_under_two_models_are_two() -> None:
     assert labelled(metrics, model="tiny", engine="0") == {}
     assert labelled(metrics, model="large", engine="0").keys() == before.keys()
     assert sample(metrics.registry, "penstock_generated_tokens_total") == 9
-
-
-def test_a_name_of_any_characters_is_one_label() -> None:
-    """A hub id has a slash; a folder's name may have anything."""
-    metrics = Metrics()
-    names = ["mlx-community/Qwen3-0.6B-4bit", 'a"b\\c{d}', "模型"]
-    for name in names:
-        metrics.of_model(name).of_engine("0").describe_model(
-            dict.fromkeys(("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks"), "x")
-        )
-    counts = Counter(
-        one.labels["model"]
-        for family in metrics.registry.collect()
-        if family.name == "penstock_model_info"
-        for one in family.samples
-    )
-    assert counts == dict.fromkeys(names, 1)

@@ -240,14 +240,3 @@ async def test_vllms_prompt_tokens_add_up_after_cancels_and_preemptions(autojump
     assert value("vllm:request_success_total", finished_reason="abort") > 0
     whole, _, finished = _check_prompt_tokens(scheduler.metrics)
     assert whole > finished > 0
-
-
-@trio_test
-async def test_an_engine_that_is_stopped_has_not_died(autojump_clock: MockClock) -> None:
-    """With the server, or because its model is unloaded: nothing to alert anybody about."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler):
-        await answer(scheduler, ask("hello"))
-        assert sample(scheduler.metrics.registry, "penstock_engine_up") == 1
-    for name in ("up", "deaths_total", "restarts_total"):
-        assert sample(scheduler.metrics.registry, f"penstock_engine_{name}") == 0

@@ -3,8 +3,7 @@
 The `mlx-cpu` wheel links reference BLAS, with which batching gains nothing. The wheel `scipy-openblas32`
 contains OpenBLAS under prefixed names. This module makes a copy with the names that MLX calls, caches it, and
 tests it in a separate process. The server calls `prepare` once, before it starts an engine. Nothing here
-imports MLX. Only a library that the operator has named and that cannot be used keeps the server from
-starting.
+imports MLX, and nothing keeps the server from starting.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scheduler.errors import OptionError
-
 RENAMED: Final = tuple((f"scipy_cblas_{kind}gemm", f"cblas_{kind}gemm") for kind in "sdcz")
 """`nm -D` on libmlx.so 0.32.4 shows what MLX calls: cblas_sgemm, cblas_dgemm and cblas_cgemm, no gemv
 and no other level; cblas_zgemm completes the set. It imports eleven LAPACK routines as well
@@ -33,7 +30,6 @@ they stay with the reference library they were built against."""
 _CACHE_VERSION = 1
 _TOOL_SECONDS = 60.0
 _REFERENCE = "reference BLAS of mlx-cpu"
-_SILENCE = "--blas off disables it and this warning"
 
 _TRIAL = """
 import ctypes, sys
@@ -47,10 +43,6 @@ gemm(row_major, plain, plain, two, two, two, one, left, two, right, two, zero, p
 if list(product) != [19, 22, 43, 50]:
     sys.exit(f"cblas_sgemm computed {list(product)}")
 """
-
-
-class BlasOptionError(OptionError, ValueError):
-    """`--blas` names a file that cannot serve as a BLAS library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +70,19 @@ class _Unusable(Exception):
     """There is no fast library; the message gives the operator the reason."""
 
 
-def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) -> BlasChoice:
-    """Choose the BLAS once, at start-up, by `choice`: "off", "auto", or the path of a shared library.
-
-    Raise BlasOptionError if a named library cannot be used: the operator asked for it. "auto" raises nothing;
-    an obstacle becomes the warning. Writes to `cache_folder`, and takes about a second the first time, a few
-    tenths after that.
-    """
-    if choice not in ("off", "auto"):
-        return _given(Path(choice), platform)
+def prepare(cache_folder: Path, *, platform: str = sys.platform) -> BlasChoice:
+    """Choose the BLAS once, at start-up. An obstacle becomes the warning. Writes to `cache_folder`, and takes
+    about a second the first time, a few tenths after that."""
     if platform == "darwin":
         return BlasChoice("Accelerate (macOS)")
     if not _has("mlx-cpu"):
         return BlasChoice("the library that MLX was built with")
-    if choice == "off" or not platform.startswith("linux"):
+    if not platform.startswith("linux"):
         return BlasChoice(_REFERENCE)
     try:
         library = _patched_library(cache_folder)
     except (OSError, subprocess.SubprocessError, _Unusable) as error:
-        return BlasChoice(_REFERENCE, warning=f"no fast BLAS: {' '.join(str(error).split())}; {_SILENCE}")
+        return BlasChoice(_REFERENCE, warning=f"no fast BLAS: {' '.join(str(error).split())}")
     return BlasChoice(f"OpenBLAS {_release('scipy-openblas32')} (scipy-openblas32)", library)
 
 
@@ -115,22 +101,6 @@ def default_threads() -> int:
     except (OSError, ValueError):
         pass  # no quota: not Linux, an older kernel's cgroups, or the word `max`
     return max(1, allowed - 1)
-
-
-def _given(library: Path, platform: str) -> BlasChoice:
-    """Return the library that the operator has named. Raise BlasOptionError if it cannot be used, and always
-    on macOS: nothing is preloaded there, so the option would have no effect."""
-    if not platform.startswith("linux"):
-        raise BlasOptionError(f"--blas {library}: a library can be preloaded on Linux only")
-    if not library.is_file():
-        raise BlasOptionError(f"--blas {library}: there is no such file")
-    if any(separator in str(library.resolve()) for separator in ": "):
-        raise BlasOptionError(f"--blas {library}: LD_PRELOAD cannot hold a path with a space or a colon")
-    try:
-        _try_out(library.resolve())
-    except (OSError, subprocess.SubprocessError, _Unusable) as error:
-        raise BlasOptionError(f"--blas {library}: {' '.join(str(error).split())}") from error
-    return BlasChoice(f"given library {library}", library.resolve())
 
 
 def _patched_library(cache_folder: Path) -> Path:

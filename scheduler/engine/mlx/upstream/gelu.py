@@ -1,8 +1,7 @@
 """The GELU that a folder names: exact, or approximated by a hyperbolic tangent.
 
 The fault in mlx-lm 0.32.2 (not reported): `gemma.py`, `gpt_bigcode.py` and `starcoder2.py` have the exact
-one, `gpt_neox.py` the approximation, whatever config.json says. Log-probabilities of tiny models are off by
-up to a thousandth.
+one, `gpt_neox.py` the approximation, whatever config.json says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """jamba: the shares of the chosen experts, as they are among all experts.
 
-The fault in mlx-lm 0.32.2 (`jamba.py`; not reported): they are shares among the chosen ones, which add up to
-one.
+The fault in mlx-lm 0.32.2 (`jamba.py`; not reported): they are shares among the chosen ones.
 """
 
 from __future__ import annotations

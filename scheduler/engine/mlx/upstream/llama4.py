@@ -1,8 +1,7 @@
 """llama4: attention chunks and temperatures by each row's own positions.
 
 The faults in mlx-lm 0.32.2 (`llama4.py`; not reported): `ChunkedKVCache` has no `merge`, and the model makes
-its mask of chunks, and the temperature of its layers without rotary positions, from one position for all
-rows.
+its mask of chunks, and the temperature of its layers without rotary positions, from one position.
 
 The mended model has `KVCache` in all layers, so its prefixes are cut and restored at any token; the chunks
 are in the mask alone. Rows longer than a chunk (8,192 tokens in Llama 4) hold and read more for it, in three

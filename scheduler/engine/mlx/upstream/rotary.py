@@ -17,9 +17,9 @@ from mlx.nn.layers.positional_encoding import RoPE
 from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
 
 from scheduler.engine.load_failure import LoadRefused
+from scheduler.shared.folder.field_names import head_size
 from scheduler.shared.folder.reading import FolderReading
 from scheduler.shared.folder.rotary import SHARES
-from scheduler.shared.folder.unwritten_fields import head_size
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 

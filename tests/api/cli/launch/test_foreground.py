@@ -13,12 +13,12 @@ import pytest
 
 from api.cli.errors import OperatorError
 from api.cli.launch import foreground
-from api.cli.launch.agent import FOLDER, Setup
+from api.cli.launch.agents import Setup
 
 SECONDS = 60
 RUN = """
 import os, sys
-from api.cli.launch.agent import Setup
+from api.cli.launch.agents import Setup
 from api.cli.launch.foreground import run
 sys.exit(run(Setup({}), ("sh", "-c", sys.argv[1]), os.environ))
 """
@@ -39,7 +39,7 @@ def test_its_exit_code_is_the_commands(script: str, code: int) -> None:
 
 def test_its_files_are_there_while_it_runs(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    setup = Setup({"F": f"{FOLDER}/limits.json", "RECORD": str(record)}, files={"limits.json": "{}"})
+    setup = Setup({"RECORD": str(record)}, files={"F": {}})
     assert run('echo "$F" > "$RECORD"; cat "$F" >> "$RECORD"', setup) == 0
     path, content = record.read_text().splitlines()
     assert content == "{}"
@@ -51,18 +51,16 @@ def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
         foreground.run(Setup({}), (str(tmp_path),), os.environ)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_for_the_command_reaches_the_agent(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_for_the_command_reaches_the_agent(number: int) -> None:
     """The agent sends it here, and gets it back; the handlers are then as they were."""
-    monkeypatch.setattr(foreground, "_in_foreground", lambda: False)
     before = signal.getsignal(number)
     assert run(f"trap 'exit 7' {number}; kill -{number} $PPID; {UNTIL_ENDED}") == 7
     assert signal.getsignal(number) is before
 
 
-def test_a_terminals_interrupt_is_not_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminals_interrupt_is_not_sent_twice() -> None:
     """The agent is in the terminal's foreground group, and gets it from there."""
-    monkeypatch.setattr(foreground, "_in_foreground", lambda: True)
     number = signal.SIGINT
     assert run(f"trap 'exit 7' {number}; kill -{number} $PPID; sleep 0.3; exit 5") == 5
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.models.disk_models import DiskModel, Quantization, find, named, quantization
+from api.cli.models.disk_models import DiskModel, find, named, quantization, with_dialects
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files, write_repository
 from tests.real_model.folder import real_model
@@ -17,9 +17,9 @@ from tests.real_model.folder import real_model
 OTHER = "f" * 40
 
 
-def found(tmp_path: Path, *folders: Path, dialects: bool = False) -> dict[str, DiskModel]:
+def found(tmp_path: Path, *folders: Path) -> dict[str, DiskModel]:
     """By name, from caches below `tmp_path`, without the embedded model and smollm2."""
-    models = find(folders, cache=tmp_path / "hub", dialects=dialects)
+    models = find(folders, cache=tmp_path / "hub")
     assert models[0].name == "embedded"
     return {model.name: model for model in models[1:] if model.source != "own"}
 
@@ -30,7 +30,8 @@ def test_the_embedded_model_is_always_there(tmp_path: Path) -> None:
     assert all(other.source == "own" for other in others)
     assert (model.name, model.folder, model.reason) == ("embedded", EMBEDDED_FOLDER, "")
     assert (model.task, model.context_tokens, model.dtype) == ("chat", 131072, "bfloat16")
-    assert (model.chat_template, model.tool_dialect, model.reasoning_dialect) == (True, "json_tools", "think")
+    read = with_dialects(model)
+    assert (read.chat_template, "json_tools" in read.found) == (True, True)
 
 
 def test_smollm2_is_listed_once_it_was_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +109,9 @@ def test_a_model_without_weights_or_with_a_broken_tokenizer_is_named(tmp_path: P
     files = model_files()
     bare = write_files(tmp_path / "given" / "bare", {"config.json": files["config.json"]})
     torn = write_files(tmp_path / "given" / "torn", files | {"tokenizer.json": b"{"})
-    models = found(tmp_path, tmp_path / "given", dialects=True)
+    models = found(tmp_path, tmp_path / "given")
     assert models[bare.name].reason == "the folder holds no model*.safetensors"
-    assert "tokenizer" in models[torn.name].reason
+    assert "tokenizer" in with_dialects(models[torn.name]).reason
 
 
 def test_given_folders_hold_models_up_to_two_deep(tmp_path: Path) -> None:
@@ -128,38 +129,22 @@ def test_given_folders_hold_models_up_to_two_deep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "expected", "text"),
+    ("config", "layers", "text"),
     [
-        ({"quantization": {"bits": 4, "group_size": 64}}, Quantization(4, 64, "affine"), "4-bit"),
-        (
-            {"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4", "layer": {"bits": 8}}},
-            Quantization(8, 32, "mxfp4"),
-            "mxfp4",
-        ),
-        (
-            {"quantization": {"bits": 4, "group_size": 64, "a": {"bits": 3}, "b": {"bits": 6}, "c": False}},
-            Quantization(3, 64, "affine", 6),
-            "3-6 bit",
-        ),
-        ({"quantization_config": {"quant_method": "awq"}}, Quantization(0, 0, "awq"), "awq"),
-        ({"quantization": "strange"}, None, "None"),
+        ({"quantization": {"bits": 4, "group_size": 64}}, 9, "4-bit"),
+        ({"quantization": {"bits": 4, "mode": "mxfp4", "layer": {"bits": 8}}}, 9, "mxfp4"),
+        ({"quantization": {"bits": 4, "a": {"bits": 3}, "b": {"bits": 6}, "c": False}}, 2, "3-6 bit"),
+        ({"quantization": {"bits": 4, "router": {"bits": 8}}}, 100, "4-8 bit"),
+        ({"quantization": {"bits": 4, "router": {"bits": 8}}}, 1, "8-bit"),
+        ({"quantization_config": {"quant_method": "awq"}}, 9, "awq"),
+        ({"quantization": "strange"}, 9, ""),
     ],
 )
 def test_quantization_is_what_the_configuration_says(
-    config: dict[str, object], expected: Quantization | None, text: str, tmp_path: Path
+    config: dict[str, object], layers: int, text: str
 ) -> None:
-    """mlx-lm's own form and the hub's."""
-    folder = write_files(tmp_path / "model", model_files(**config))
-    found_one = found(tmp_path, folder)["model"].quantization
-    assert found_one == expected
-    assert str(found_one) == text
-
-
-def test_bits_of_a_few_layers_stand_beside_those_of_the_others() -> None:
-    """A router of 8 bits in a model of 4; mlx-lm's recipes name every layer, and a default that none has."""
-    config = {"quantization": {"bits": 4, "group_size": 64, "router": {"bits": 8}}}
-    assert str(quantization(config, packed_layers=100)) == "4-8 bit"
-    assert str(quantization(config, packed_layers=1)) == "8-bit"
+    """mlx-lm's own form and the hub's. mlx-lm's recipes name every layer, and a default that none has."""
+    assert quantization(config, layers) == text
 
 
 def test_a_model_is_found_by_its_name_or_its_folder(tmp_path: Path) -> None:
@@ -170,18 +155,18 @@ def test_a_model_is_found_by_its_name_or_its_folder(tmp_path: Path) -> None:
     for text, expected in (("owner/name", snapshot), (str(folder), folder), ("embedded", EMBEDDED_FOLDER)):
         model = named(text, cache=cache)
         assert model is not None
-        assert (model.folder, model.tool_dialect) == (expected, "json_tools")
+        assert (model.folder, "json_tools" in with_dialects(model).found) == (expected, True)
     assert named("owner/other", cache=cache) is None
 
 
 def test_reading_models_needs_no_mlx(tmp_path: Path) -> None:
     """Neither do the tokenizers."""
     program = (
-        "import sys; from pathlib import Path; from api.cli.models.disk_models import find;"
-        f"none = Path({str(tmp_path)!r}); found = find(cache=none)[0].tool_dialect;"
+        "import sys; from pathlib import Path; from api.cli.models.disk_models import find, with_dialects;"
+        f"none = Path({str(tmp_path)!r}); found = with_dialects(find(cache=none)[0]).chat_template;"
         "print(found, 'mlx.core' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.split() == ["json_tools", "False"]
+    assert done.stdout.split() == ["True", "False"]

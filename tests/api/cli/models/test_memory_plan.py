@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given, settings
 
 from api.cli.machine import Machine, ModelMemory
@@ -71,7 +70,7 @@ def test_a_processor_computes_in_float32() -> None:
 def test_agents_that_a_plan_counts_fit_into_its_kv(
     gigabytes: int, weights_bytes: int, token_bytes: int, state_bytes: int, tokens: int
 ) -> None:
-    """One more does not; a plan that fits is above the least limit or takes all that there is."""
+    """One more does not."""
     row = RowBytes(token_bytes, state_bytes, (Window(1024, 1000),))
     found = plan(mac(gigabytes), ModelMemory(weights_bytes, row))
     agents, longest = found.agents(tokens), found.longest(tokens)
@@ -82,12 +81,3 @@ def test_agents_that_a_plan_counts_fit_into_its_kv(
     )
     assert (longest == tokens) == (agents > 0)
     assert found.fits or agents == 0
-    if found.limit_bytes >= found.least_bytes > 0:
-        assert found.fits
-
-
-@pytest.mark.parametrize("option", [8 * GB, 0.5])
-def test_an_operators_limit_is_the_engines(option: float) -> None:
-    """As `--memory-limit` has it: bytes or a share."""
-    found = memory_plan(model(), mac(32), ModelMemory(4 * GB, ROW), option)
-    assert found.limit_bytes == (8 * GB if option > 1 else 12 * GB)

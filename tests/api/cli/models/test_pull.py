@@ -54,7 +54,7 @@ def pulled(hub: FakeHub, home: Path, *arguments: str, token: str = "hf_right") -
 
 
 def listed(home: Path) -> list[str]:
-    found = find(cache=home / ".cache/huggingface/hub", dialects=False)
+    found = find(cache=home / ".cache/huggingface/hub")
     return [model.name for model in found if model.is_model and model.source == "hub"]
 
 

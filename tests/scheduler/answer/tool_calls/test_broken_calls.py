@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.events import FinishReason
 from tests.examples import examples
-from tests.scheduler.answer.notations import Message, form, message_of, pipeline
+from tests.scheduler.answer.notations import Message, fed, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES
 from tests.scheduler.answer.tool_calls.test_streamed_calls import EVERY, OTHER, name_in, tools_for
 
@@ -173,7 +173,7 @@ def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
     )
     answer = pipeline(form("glm47"))
     message = Message()
-    for piece in answer.feed(raw.encode()):
+    for piece in fed(answer, raw.encode()):
         message.add(piece)
     assert (message.names, message.arguments) == (["say"], ['{"a": 1, "b": "x y'])
 

@@ -1,4 +1,4 @@
-"""Coercion of arguments to their schema: one reading or none."""
+"""Coercion of arguments to their schema: one reading or none; and how a parameter is written between tags."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from scheduler.answer.schema_check import ANSWER_STEPS, SchemaCheck, StepBudget
-from scheduler.answer.tool_calls.coercion import coerce
+from scheduler.answer.schema_check import ANSWER_STEPS, SchemaCheck, StepBudget, json_types
+from scheduler.answer.tool_calls.coercion import coerce, read_mixed
 
 INTEGER = {"type": "integer"}
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
@@ -229,3 +229,57 @@ def test_what_is_valid_is_accepted(value: Any, schema: dict[str, Any]) -> None:
     """The check is one-sided: it never contradicts jsonschema's own verdict on valid values."""
     if Draft202012Validator(schema).is_valid(value):
         assert fits(value, schema)
+
+
+_TEXT = {"type": "string"}
+DEFINITIONS: dict[str, Any] = {
+    "word": _TEXT,
+    "choice": {"enum": ["1", "2"]},
+    "itself": {"$ref": "#/$defs/itself"},
+}
+KINDS: list[tuple[Any, str]] = [
+    (_TEXT, "text"),
+    ({"enum": ["1", "true"]}, "text"),
+    ({"const": "x"}, "text"),
+    ({"$ref": "#/$defs/word"}, "text"),
+    ({"$ref": "#/$defs/choice"}, "text"),
+    ({"allOf": [{"minLength": 1}, _TEXT]}, "text"),
+    ({"anyOf": [_TEXT, {"enum": ["a"]}]}, "text"),
+    ({"type": "integer"}, "json"),
+    ({"type": ["number", "null"]}, "json"),
+    ({"properties": {}}, "json"),
+    ({"items": _TEXT}, "json"),
+    ({"anyOf": [{"type": "array"}, {"type": "null"}]}, "json"),
+    ({"type": ["string", "null"]}, "either"),
+    ({"oneOf": [_TEXT, {"type": "object"}]}, "either"),
+    ({"enum": ["a", 1]}, "either"),
+    ({}, "either"),
+    (True, "either"),
+    ({"$ref": "#/$defs/itself"}, "either"),
+    ({"type": "strin"}, "either"),
+]
+
+
+def kind_of(schema: Any, root: dict[str, Any]) -> str:
+    """How a parameter is written between tags."""
+    types = json_types(schema, root)
+    return "text" if types == {"string"} else "either" if "string" in types else "json"
+
+
+@pytest.mark.parametrize(("schema", "kind"), KINDS)
+def test_the_schema_alone_decides(schema: Any, kind: str) -> None:
+    """References, enums and combinations, too; what is unknown may be anything."""
+    assert kind_of(schema, {"$defs": DEFINITIONS}) == kind
+
+
+def test_looking_at_a_schema_is_bounded() -> None:
+    """One that doubles at each step may be anything."""
+    doubled = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)}
+    assert kind_of({"$ref": "#/$defs/0"}, {"$defs": doubled}) == "either"
+
+
+def test_bare_text_is_json_only_where_the_schema_takes_it() -> None:
+    """As something else than a string, and within its bounds."""
+    either = {"anyOf": [_TEXT, {"type": "integer", "maximum": 9}]}
+    read = [read_mixed(text, either, {}, StepBudget()) for text in ("7", "70", "true", '"7"', "{", "seven")]
+    assert read == [7, "70", "true", '"7"', "{", "seven"]

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answer.mlx_lm_parts import chat_template
-from scheduler.answer.notations.parameter_kind import property_types
+from scheduler.answer.schema_check import json_types
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import FinishReason
+from scheduler.prompt.chat_template import program_module
 from scheduler.request import Tool
 from tests.examples import examples
-from tests.scheduler.answer.notations import Message, form, message_of, pipeline
+from tests.scheduler.answer.notations import Message, fed, form, message_of, pipeline
 from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
@@ -207,7 +207,7 @@ def test_a_long_text_leaves_while_it_is_written(key: str, name: str) -> None:
     message = Message()
     sent = []
     for character in raw:
-        for piece in answer.feed(character.encode()):
+        for piece in fed(answer, character.encode()):
             message.add(piece)
         sent.append(len(message.arguments[0]) if message.arguments else 0)
     begun = raw.index("if a")
@@ -231,7 +231,7 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
         "content": "",
         "tool_calls": [{"type": "function", "function": function} for function in functions],
     }
-    rendered = chat_template("deepseek_v32").apply_chat_template(
+    rendered = program_module("deepseek_v32").apply_chat_template(
         [{"role": "user", "content": "x"}, said], thinking_mode="chat"
     )
     raw = rendered[
@@ -243,8 +243,8 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
 def test_a_tools_types_are_looked_up_once_for_all_choices() -> None:
     """A client can write a schema for which that takes milliseconds, a model many values, and there may be
     128 choices."""
-    with patch("scheduler.answer.tool_calls.offered_tools.property_types", wraps=property_types) as looked_up:
+    with patch("scheduler.answer.tool_calls.offered_tools.json_types", wraps=json_types) as looked_up:
         offered = OfferedTools([TOOL])
         for _ in range(5):
-            assert offered.types(TOOL.name, "whole") == {"integer"}
-    assert looked_up.call_count == 1
+            assert offered.types(TOOL.name)["whole"] == {"integer"}
+    assert looked_up.call_count == len(VALUES)

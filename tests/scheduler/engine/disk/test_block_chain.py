@@ -35,11 +35,6 @@ def test_two_snapshots_share_a_key_exactly_when_all_tokens_before_are_the_same(
     assert (places[0].key == places[1].key) == (tokens[0][: ends[0]] == tokens[1][: ends[1]])
 
 
-def test_a_block_and_a_snapshot_of_the_same_tokens_have_different_keys() -> None:
-    chain = Chain(MODEL, "", spelt("a"))
-    assert chain.block(BLOCK_TOKENS).key != chain.snapshot(BLOCK_TOKENS).key
-
-
 def test_what_of_two_parts_the_boundary_is_makes_a_difference() -> None:
     assert Chain("ab", "c", []).key(0) != Chain("a", "bc", []).key(0)
 

@@ -94,11 +94,6 @@ def test_a_file_cut_anywhere_is_truncated() -> None:
     assert {damage_of(FILE[:length]) for length in range(len(FILE))} == {"truncated"}
 
 
-@given(st.binary(min_size=1, max_size=100))
-def test_bytes_too_many_are_noticed(more: bytes) -> None:
-    assert damage_of(FILE + more) == "checksum"
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_damage_and_no_other_error(raw: bytes) -> None:
     damage_of(raw)
@@ -114,11 +109,6 @@ def test_a_file_with_anything_changed_is_damage_or_the_file(raw: bytes) -> None:
         assert raw == FILE
     except Damage:
         assert raw != FILE
-
-
-def test_arrays_that_changed_places_are_noticed() -> None:
-    swapped = FILE[:HEADER_END] + FILE[HEADER_END:][::-1]
-    assert damage_of(swapped) == "checksum"
 
 
 def test_a_file_of_another_model_or_place_is_foreign() -> None:

@@ -134,7 +134,7 @@ class TierMachine(RuleBasedStateMachine):
         state, chain = self.state_of(words), self.chain(words)
         (name,) = state
         put_snapshot(self.tier, chain, chain.tokens)
-        stands = self.lone or not words[1] or len(words[1]) * BLOCK_TOKENS in self.leading(words)
+        stands = self.lone or not words[1] or ("b", words[0], tuple(spelt(words[1]))) in self.held
         self.observe(self.held | (state if stands else {}))
         assert self.tier.has_snapshot(chain, chain.tokens) == (name in self.held)
 

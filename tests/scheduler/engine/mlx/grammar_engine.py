@@ -12,6 +12,7 @@ import msgspec
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+from scheduler.answer.text_stream import Heavy
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
@@ -20,8 +21,9 @@ from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.prepared import Prepared
 from scheduler.prompt.model_folder import inspect
-from scheduler.prompt.preparation import Preparation, Prepared
+from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
 from scheduler.shared.messages import (
@@ -36,6 +38,7 @@ from scheduler.shared.messages import (
 )
 from scheduler.shared.token_ids import compact
 from scheduler.structure import JsonText, Structure
+from tests.scheduler.answer.notations import pieces_of
 from tests.scheduler.engine.mlx.loads import load_of
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)
@@ -158,7 +161,8 @@ class GrammarEngine:
         ended = answer.retired.reason == "stop"
         reason = FinishReason.STOP if ended else FinishReason.LENGTH
         said = answer.tokens[:-1] if ended else answer.tokens
-        return [*pipeline.feed(said), *pipeline.finish(reason)]
+        found = pieces_of(pipeline, said, end=reason)
+        return [piece for piece in found if not isinstance(piece, Heavy)]
 
     def text(self, answer: Answer) -> str:
         return "".join(piece.text for piece in self.pieces(answer) if isinstance(piece, TextDelta))

@@ -29,7 +29,7 @@ from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Submit, Wired
+from scheduler.shared.messages import Submit
 from tests.contracts.journal import GREEDY, prefixes_of, request
 from tests.examples import sampled
 from tests.repo.tree import ROOT, modules
@@ -204,34 +204,20 @@ def test_states_count_among_the_buffers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "wired", "asked"),
-    [
-        (METAL, "weights", [700]),
-        (METAL, "all", [1000]),
-        (METAL, "off", []),
-        (CUDA, "weights", []),
-        (X86, "all", []),
-    ],
+    ("device", "limit", "asked"),
+    [(METAL, 1000, [700]), (METAL, 500, [500]), (CUDA, 1000, []), (X86, 1000, [])],
 )
 def test_only_metal_keeps_memory_wired(
-    device: Traits, wired: Wired, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    device: Traits, limit: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them."""
+    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them; two
+    engines on a Mac have half of the memory each."""
     calls: list[object] = []
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("cleared"))
     monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
     monkeypatch.setattr(mx, "set_wired_limit", calls.append)
-    MlxDevice(device).wire(wired, 1000)
+    MlxDevice(device).wire_weights(limit)
     assert calls == (["cleared", *asked] if asked else [])
-
-
-def test_the_memory_limit_bounds_what_is_wired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two engines on a Mac have half of it each."""
-    asked: list[int] = []
-    monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
-    monkeypatch.setattr(mx, "set_wired_limit", asked.append)
-    MlxDevice(METAL).wire("weights", 500)
-    assert asked == [500]
 
 
 def test_wiring_is_set_once_in_an_engine_s_life(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,32 +183,19 @@ def test_awq_is_unpacked_right(tmp_path: Path) -> None:
     found = _logits(tmp_path)
     assert float(mx.abs(expected - found).max()) < 0.02 * float(mx.abs(expected).max())
     _rewritten(tmp_path, quantization_config=awq | {"version": "gemv"})
-    with pytest.raises(StartupError, match=r"AWQ in 4 bits and the layout gemv.*mlx_lm.convert"):
+    with pytest.raises(StartupError, match=r"awq \(version gemv\).*mlx_lm.convert"):
         read_model(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("config", "suffixes", "words"),
     [
-        ({"quant_method": "gptq", "bits": 4}, ("qweight", "qzeros", "scales"), "GPTQ"),
-        ({"quant_method": "gptq", "bits": 4}, ("qweight", "qzeros", "scales", "g_idx"), "GPTQ"),
-        (
-            {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            ("weight_scale_inv",),
-            r"fp8 in blocks \(fp8\)",
-        ),
-        (
-            {"quant_method": "compressed-tensors", "format": "float-quantized"},
-            ("weight_scale",),
-            r"fp8 or compressed-tensors \(compressed-tensors\)",
-        ),
-        (
-            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-            ("weight_packed",),
-            "compressed-tensors",
-        ),
-        ({"quant_method": "bitsandbytes"}, ("weight.absmax",), "bitsandbytes in 4 bits"),
-        (None, ("weight_scale_inv",), "fp8 in blocks"),
+        ({"quant_method": "gptq", "bits": 4}, ("qweight", "qzeros", "scales"), "gptq"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("weight_scale_inv",), "fp8"),
+        ({"quant_method": "compressed-tensors"}, ("weight_scale",), "compressed-tensors"),
+        ({"quant_method": "compressed-tensors"}, ("weight_packed",), "compressed-tensors"),
+        ({"quant_method": "bitsandbytes"}, ("weight.absmax",), "bitsandbytes"),
+        (None, ("weight_scale_inv",), "another program"),
     ],
 )
 def test_packings_that_mlx_lm_does_not_unpack_are_refused_by_name(

@@ -269,7 +269,7 @@ def test_a_verdict_is_kept(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_check_can_be_skipped(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--load-check off`: the model runs with all of the batch."""
+    """Where nobody wants it, the model runs with all of the batch."""
     checks = _count_checks(monkeypatch)
     backend = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)
     assert not checks

@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask
 
 from scheduler.engine.constraint import Constraint
-from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.structure import JsonText
@@ -91,7 +91,7 @@ def test_it_goes_on_in_its_grammar_from_any_of_its_tokens(model: GrammarModel, s
         assert answer.tokens == whole.tokens
 
 
-def matcher_of(notation: str, structure: JsonText) -> tuple[LLMatcher, Tokenizer]:
+def matcher_of(notation: str, structure: JsonText) -> tuple[LLMatcher, HubTokenizer]:
     prepared_by = preparation(notation)
     prepared = prepared_by.prepare(chat(structure, reasoning=THINKING))
     vocabulary = library_of(prepared_by)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
-from scheduler.shared.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES, compact
 from tests.examples import examples
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import (
@@ -111,7 +111,7 @@ class CacheMachine(RuleBasedStateMachine):
     def hold(self, data: st.DataObject, seconds: float) -> None:
         salt, prefix = data.draw(st.sampled_from(sorted(self.held)))
         before, bytes_before = self.held, self.cache.statistics().held_bytes
-        kept = self.cache.hold(prefix, salt, seconds)
+        kept = self.cache.hold(compact(prefix), salt, seconds)
         self.observe()
         assert self.held <= before
         # A split costs bytes where pieces are rounded up, or where a lease holds the whole.

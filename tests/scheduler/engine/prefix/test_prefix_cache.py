@@ -23,10 +23,8 @@ def test_an_exact_repeat_leaves_one_token_to_compute() -> None:
     """There must be a forward pass to sample from; a prompt of one token finds nothing."""
     cache = cache_of()
     keep(cache, words(0, 500))
-    assert cache.match_and_lease(at(words(0, 500))).length == 499
-    assert cache.match_and_lease(at(words(0, 501))).length == 500
-    assert cache.match_and_lease(at(words(0, 1))).length == 0
-    assert cache.match_and_lease(at(words(0, 0))).length == 0
+    for tokens, found in ((500, 499), (501, 500), (1, 0), (0, 0)):
+        assert cache.match_and_lease(at(words(0, tokens))).length == found
 
 
 def test_thirty_two_conversations_on_one_prefix_hold_one_prefix() -> None:
@@ -80,10 +78,7 @@ def test_salts_isolate() -> None:
     """One tenant's prefix is another tenant's miss, also in what is counted and cleared by name."""
     cache = cache_of()
     cache.insert(at(words(0, 100), "red"), cut_of(words(0, 100)))
-    assert (cache.find(at(words(0, 100), "red")).length, cache.find(at(words(0, 100), "blue")).length) == (
-        99,
-        0,
-    )
+    assert [cache.find(at(words(0, 100), salt)).length for salt in ("red", "blue")] == [99, 0]
     cache.insert(at(words(0, 100), "blue"), cut_of(words(0, 100)))
     assert cache.statistics().tokens == 200
 
@@ -220,7 +215,7 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         lines[tokens], lease = python_lines(cache.match_and_lease, at(prompt))
         assert lease.length == tokens - 1
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
-    assert lines[100_000] < 150
+    assert lines[100_000] < 160
 
 
 def test_an_eviction_is_amortised_logarithmic() -> None:

@@ -146,7 +146,7 @@ def test_a_window_that_mlx_lm_does_not_have_bounds_the_context(config: dict[str,
     assert any("has no sliding window" in note for note in found.notes) == (expected == 4096)
 
 
-@pytest.mark.parametrize("value", [0, -1, "many", [1], float("inf")])
+@pytest.mark.parametrize("value", [0, -1])
 def test_a_length_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(StartupError, match="max_position_embeddings"):
         tokens({"max_position_embeddings": value})

@@ -98,7 +98,7 @@ def measure(name: str, folder: Path, rounds: int, scratch: Path) -> None:
 
 
 def main() -> None:
-    choice = prepare("auto", user_cache_folder(os.environ))
+    choice = prepare(user_cache_folder(os.environ))
     if choice.library is not None and "LD_PRELOAD" not in os.environ:
         os.execve(sys.executable, sys.orig_argv, choice.environment(os.environ))
     parser = argparse.ArgumentParser(description=__doc__)

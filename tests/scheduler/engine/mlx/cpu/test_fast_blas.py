@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, BlasOptionError, prepare
-from scheduler.errors import OptionError
+from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 
 _PRESENT = (
     sys.platform.startswith("linux")
@@ -46,7 +45,7 @@ print(open("/proc/self/maps").read())
 @needs_the_wheels
 def test_auto_makes_a_library_in_the_cache_and_names_it(tmp_path: Path) -> None:
     """The first call makes one library under the cache folder, and leaves nothing else there."""
-    choice = prepare("auto", tmp_path)
+    choice = prepare(tmp_path)
     assert choice.warning is None
     assert choice.name.startswith("OpenBLAS 0.3.")
     assert choice.name.endswith("(scipy-openblas32)")
@@ -56,7 +55,7 @@ def test_auto_makes_a_library_in_the_cache_and_names_it(tmp_path: Path) -> None:
 @needs_the_wheels
 def test_mlx_multiplies_with_the_prepared_library(tmp_path: Path) -> None:
     """In a process started with the environment, `cblas_sgemm` is ours, and MLX's products are right."""
-    choice = prepare("auto", tmp_path)
+    choice = prepare(tmp_path)
     ended = subprocess.run(
         [sys.executable, "-c", _WHO_ANSWERS],
         env=choice.environment(os.environ),
@@ -73,10 +72,10 @@ def test_mlx_multiplies_with_the_prepared_library(tmp_path: Path) -> None:
 @needs_the_wheels
 def test_the_second_call_uses_the_cache(tmp_path: Path) -> None:
     """A good library is not made again."""
-    first = prepare("auto", tmp_path).library
+    first = prepare(tmp_path).library
     assert first is not None
     made = first.stat()
-    second = prepare("auto", tmp_path).library
+    second = prepare(tmp_path).library
     assert second == first
     assert (first.stat().st_ino, first.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
 
@@ -85,11 +84,11 @@ def test_the_second_call_uses_the_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep_bytes", [0, 100_000])
 def test_a_damaged_cache_is_repaired(tmp_path: Path, keep_bytes: int) -> None:
     """A library cut short on disk is made again, without a word to anyone."""
-    first = prepare("auto", tmp_path).library
+    first = prepare(tmp_path).library
     assert first is not None
     whole_bytes = first.stat().st_size
     first.write_bytes(first.read_bytes()[:keep_bytes])
-    second = prepare("auto", tmp_path)
+    second = prepare(tmp_path)
     assert (second.library, second.warning) == (first, None)
     assert first.stat().st_size == whole_bytes
 
@@ -99,69 +98,29 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(tmp_path: Path) -> 
     """Serving goes on with reference BLAS; the warning says what failed and how to silence it."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
-    choice = prepare("auto", in_the_way)
+    choice = prepare(in_the_way)
     assert choice.library is None
     assert choice.name == "reference BLAS of mlx-cpu"
     assert choice.warning is not None
     assert str(in_the_way) in choice.warning
-    assert "--blas off" in choice.warning
     assert "\n" not in choice.warning
 
 
 @needs_the_wheels
 def test_a_cache_path_that_ld_preload_cannot_hold_costs_a_warning_only(tmp_path: Path) -> None:
     """LD_PRELOAD splits at spaces and colons, and the loader would only complain on every start."""
-    choice = prepare("auto", tmp_path / "my caches")
+    choice = prepare(tmp_path / "my caches")
     assert choice.library is None
     assert choice.warning is not None
     assert "space" in choice.warning
 
 
-@needs_the_wheels
-def test_a_given_library_is_used_as_it_is(tmp_path: Path) -> None:
-    """A path to a library that exports cblas_sgemm is taken, wherever it came from."""
-    made = prepare("auto", tmp_path).library
-    assert made is not None
-    choice = prepare(str(made), tmp_path / "unused")
-    assert choice == BlasChoice(f"given library {made}", made)
-    assert not (tmp_path / "unused").exists()
-
-
-@linux_only
-def test_a_given_library_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """A library that the operator names and that does not exist is an error, not a warning."""
-    with pytest.raises(BlasOptionError, match=r"--blas .*libnothing\.so: there is no such file") as caught:
-        prepare(str(tmp_path / "libnothing.so"), tmp_path)
-    assert isinstance(caught.value, ValueError)
-    assert isinstance(caught.value, OptionError)
-
-
-@linux_only
-def test_a_given_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
-    """A file that cannot be loaded is named together with the option."""
-    text = tmp_path / "libtext.so"
-    text.write_text("not a library")
-    with pytest.raises(BlasOptionError, match=r"--blas .*libtext\.so: .*"):
-        prepare(str(text), tmp_path)
-
-
-@needs_the_wheels
-def test_a_given_library_without_cblas_sgemm_is_refused(tmp_path: Path) -> None:
-    """The wheel's own library has prefixed names only: preloading it would change nothing."""
-    import scipy_openblas32
-
-    library = Path(scipy_openblas32.get_lib_dir()) / "libscipy_openblas.so"
-    with pytest.raises(BlasOptionError, match="cblas_sgemm"):
-        prepare(str(library), tmp_path)
-
-
-def test_off_and_macos_change_nothing(tmp_path: Path) -> None:
+def test_macos_changes_nothing(tmp_path: Path) -> None:
     """No library, no warning, nothing written, and the child's environment stays as it was."""
-    for choice in (prepare("off", tmp_path), prepare("auto", tmp_path, platform="darwin")):
-        assert (choice.library, choice.warning) == (None, None)
-        assert choice.environment({"LD_PRELOAD": "/a.so"}) == {"LD_PRELOAD": "/a.so"}
+    choice = prepare(tmp_path, platform="darwin")
+    assert (choice.name, choice.library, choice.warning) == ("Accelerate (macOS)", None, None)
+    assert choice.environment({"LD_PRELOAD": "/a.so"}) == {"LD_PRELOAD": "/a.so"}
     assert list(tmp_path.iterdir()) == []
-    assert prepare("auto", tmp_path, platform="darwin").name == "Accelerate (macOS)"
 
 
 def test_a_library_already_preloaded_is_kept() -> None:
