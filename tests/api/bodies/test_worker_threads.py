@@ -60,18 +60,18 @@ def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves
 
 
 def test_the_collector_is_off_while_large_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And told when it has ended."""
-    told = list[str]()
-    work = SimpleNamespace(begin=lambda: told.append("begin"), end=lambda: told.append("end"))
+    """And hears of its end."""
+    heard = list[str]()
+    work = SimpleNamespace(begin=lambda: heard.append("begin"), end=lambda: heard.append("end"))
     monkeypatch.setattr(worker_threads, "LARGE_WORK", work)
 
     async def main() -> None:
         threads = WorkerThreads()
-        await threads(lambda: told.append("plain"))
-        await in_large_thread(threads, lambda: told.append("large"))
+        await threads(lambda: heard.append("plain"))
+        await in_large_thread(threads, lambda: heard.append("large"))
 
     trio.run(main)
-    assert told == ["plain", "begin", "large", "end"]
+    assert heard == ["plain", "begin", "large", "end"]
 
 
 def test_what_large_work_raises_reaches_its_client() -> None:
