@@ -93,6 +93,10 @@ def value_of(shape: str) -> Any:
             return [one] * (MAX_CONTAINERS - _SPARE)
 
 
+def _text_of(shape: str) -> str:
+    return json.dumps(_valued(shape))
+
+
 def _valued(shape: str) -> dict[str, Any]:
     return {"value": value_of(shape)}
 
@@ -168,7 +172,7 @@ class _Walk:
                     for shape in SHAPES:
                         yield shape, partial(_valued, shape)
                         # Clients write a call's arguments as a text.
-                        yield f"text of {shape}", lambda shape=shape: json.dumps(_valued(shape))
+                        yield f"text of {shape}", partial(_text_of, shape)
             case None if "properties" not in schema:
                 for shape in SHAPES:
                     yield shape, partial(value_of, shape)

@@ -57,7 +57,7 @@ class OfferedTools:
 
     def taking(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the tools that have all of these parameters, and need no other."""
-        return [name for name, tool in self._tools.items() if _takes(tool.parameters, arguments)]
+        return [name for name in self if _takes(self.schema(name), arguments)]
 
     def schema(self, name: str) -> Schema:
         if name not in self._schemas:

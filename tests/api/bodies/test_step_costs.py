@@ -242,7 +242,7 @@ def _longest_turn_of_an_end(tokens: int) -> float:
     entry = TokenLogprobs.of(0, -1.0, ((1, -2.0),) * 20, lambda token: b"word")
     ended = Finished(FinishReason.STOP, Usage(1, 0, tokens, 0))
     stored, log, longest = list[bytes](), EventLog(max_bytes=1 << 30), Longest()
-    body = CreateResponse(input="x")
+    body = CreateResponse.model_validate({"input": "x"})
     envelope = Envelope("resp_1", 7, "m", Echo.of(body, Sampling(), {}))
     encoder = ResponseEncoder(envelope, lambda status, text, blocks: stored.append(text))
     for _ in range(tokens // 32):

@@ -41,7 +41,7 @@ async def test_an_event_that_was_taken_is_given(events: int) -> None:
     for _ in range(50):
         source = Waiting(events)
         encoder = cast(ResponseEncoder, type("Encoder", (), {"response": {}})())
-        stream = StoppableStream(cast(Scheduler, None), ask(), encoder, 60.0, RunningResponses())
+        stream = StoppableStream(cast(Scheduler, None), [ask()], encoder, 60.0, RunningResponses())
         given: list[Any] = []
 
         async def read(source: Waiting, stream: StoppableStream, given: list[Any]) -> None:
