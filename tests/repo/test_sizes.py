@@ -87,7 +87,7 @@ BUDGET = {
     "tests/macos": 589,
     "tests/packages": 446,
     "tests/real_model": 1_068,
-    "tests/repo": 1_401,
+    "tests/repo": 1_400,
     "tests/scheduler": 1_457,
     "tests/scheduler/answer": 3_324,
     "tests/scheduler/cluster": 580,
