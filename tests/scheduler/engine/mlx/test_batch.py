@@ -167,6 +167,7 @@ def test_a_prompts_last_token_is_computed_with_those_who_decode(tiny: Tiny) -> N
             return tiny.model(tokens, cache=cache)
 
         layers = tiny.model.layers
+        named_modules = tiny.model.named_modules
 
     loaded = LoadedModel(Counted(), tiny.ready, tiny.row_bytes)
     backend = MlxBackend(loaded, load_of(tiny.folder, kv_cache_bytes=0))
