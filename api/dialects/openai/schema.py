@@ -193,7 +193,7 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     def continues(self) -> bool:
         """Return whether the answer goes on with the last message, in vLLM's words, or DeepSeek's and
         Mistral's."""
-        last = bool(self.messages[-1].prefix)
+        last = bool(self.messages and self.messages[-1].prefix)
         return self.continue_final_message or self.add_generation_prompt is False or last
 
     @property
@@ -217,6 +217,6 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
         if self.continues:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if self.messages[-1].role != "assistant" or self.messages[-1].calls:
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
                 raise ValueError("only a last message that is the assistant's text can be continued")
         return self
