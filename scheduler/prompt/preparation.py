@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 import numpy as np
 
-from scheduler.answer.answer_format import PLAIN, AnswerFormat
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.prompt_logprobs import PromptLogprobs
@@ -26,7 +26,6 @@ from scheduler.grammar.caches import UnknownGrammar
 from scheduler.grammar.trials import GrammarTrials
 from scheduler.prefix_estimate import block_hashes
 from scheduler.prepared import Prepared
-from scheduler.prompt.label_tokens import labelled
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.token_pieces import TokenPieces
@@ -169,12 +168,9 @@ class Preparation:
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
         tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
-        prompt = tokens.ids
-        labels: tuple[int, ...] = ()
-        if request.labels and prompt:
-            prompt, labels = labelled(request, prompt, self.tokenizer, opens_reasoning=tokens.opens_reasoning)
-        if not prompt:
+        if not tokens.ids:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
+        prompt, labels = self._labelled(request, tokens)
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
         if (least := request.min_tokens) > max_tokens:
             words = f"min_tokens is {least}, and there are at most {max_tokens} tokens to come"
@@ -210,6 +206,24 @@ class Preparation:
         blocks = block_hashes(prompt, salted(adapter, salt))
         repetition = request.repetition or (None if request.ignore_eos else self._repetition)
         return Prepared(request, submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
+
+    def _labelled(self, request: GenerationRequest, tokens: _Tokens) -> tuple[TokenIds, tuple[int, ...]]:
+        """Return the prompt up to its labels, reasoning closed, and each label's first token there."""
+        if not request.labels:
+            return tokens.ids, ()
+        form, before = self.tokenizer.answer_format, request.begun
+        if form.layout is Layout.HARMONY:
+            before = f"<|channel|>final<|message|>{before}"
+        elif form.reasoning is not None and (tokens.opens_reasoning or form.reasoning.opens):
+            before = f"\n{form.reasoning.end}\n\n{before}"
+        # Behind another text a tokenizer may read them otherwise.
+        tail = self.tokenizer.decode(tokens.ids[-CONTINUED_TOKENS:])
+        texts = [tail, *(tail + before + label for label in ("", *request.labels))]
+        last, begun, *behind = self.tokenizer.encode_all(texts)
+        labels = tuple(ids[len(begun)] for ids in behind if ids[: len(begun)] == begun and ids != begun)
+        if len(set(labels)) < len(request.labels) or begun[: len(last)] != last:
+            raise InvalidRequest(f"the model's tokenizer does not tell the labels {request.labels} apart")
+        return tokens.ids + compact(begun[len(last) :]), labels
 
     def _held(
         self, hold: Hold, chat: Prompt, prompt: TokenIds, system_tokens: int, salt: str
