@@ -25,8 +25,8 @@ from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
-from api.bodies import freed_memory
 from api.bodies.full_collections import collect_when_idle
+from api.bodies.large_work import LARGE_WORK, return_large_blocks
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
@@ -83,7 +83,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 
 async def _serve(settings: ServeSettings, log: Path | None) -> None:
-    freed_memory.return_large_blocks()
+    return_large_blocks()
     notice = ServiceNotice.of(os.environ)
     click.echo(f"penstock {own_version()}")
     keys = settings.keys()
@@ -172,7 +172,7 @@ def _servers(
         server_name=_SERVER_NAME,
         always_answered=_PROBES,
         account_of=partial(account_of, identity=Identity(settings.tenant_header)),
-        on_freed=freed_memory.return_soon,
+        on_freed=LARGE_WORK.return_soon,
     )
     accepting: list[Callable[[], Coroutine[Any, Any, None]]] = [partial(server.run, sockets.clients)]
     if sockets.metrics:

@@ -16,6 +16,7 @@ class Prepared:
     """A checked request: the message for its engine, and what only the server needs."""
 
     request: GenerationRequest
+    """Without its texts, tools and schemas, which are tokens, `pipelines` and a grammar now."""
     submit: Submit
     """The message for its first choice, with request id 0."""
     pipelines: Callable[[], list[AnswerPipeline]]
@@ -27,3 +28,7 @@ class Prepared:
     """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
     repetition: Repetition | None = None
     """The repetition that ends its answers; None if none does."""
+    grammar_place: str = "tools"
+    """The body's field that the grammar is of."""
+    kept_bytes: int = 0
+    """What is kept of its tools and schemas."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -192,6 +192,19 @@ class GenerationRequest:
     token. Its first MAX_PREDICTION_TOKENS tokens count."""
     truncate_tokens: int | None = None
     """Keep the first N tokens of the prompt. 0 keeps as many as the context has; with None all must fit."""
+
+    def tokenized(self) -> GenerationRequest:
+        """Return what is left to know of a request whose prompt is tokens: none of its texts, nor tools and
+        schemas, which an answer of minutes would hold."""
+        match self.prompt:
+            case ChatPrompt(parallel_tool_calls=parallel):
+                bare: Prompt = ChatPrompt((), parallel_tool_calls=parallel)
+            case TextPrompt():
+                bare = TextPrompt("")
+            case TokenPrompt():
+                bare = TokenPrompt(())
+        prediction = None if self.prediction is None else ""
+        return replace(self, prompt=bare, structure=None, prediction=prediction)
 
     @property
     def only_prompt(self) -> bool:

@@ -138,18 +138,24 @@ class Scheduler:
             raise never_ready
 
     @asynccontextmanager
-    async def stream(self, *requests: GenerationRequest) -> AsyncIterator[RequestStream]:
+    async def stream(
+        self, requests: GenerationRequest | list[GenerationRequest]
+    ) -> AsyncIterator[RequestStream]:
         """Accept `requests`, all or none, and stream their events. The choices of the first request are
-        numbered first, then those of the second, and so on. Leaving the block early cancels them.
+        numbered first, then those of the second, and so on. Leaving the block early cancels them. A list is
+        emptied when they are accepted, so that nobody holds the texts of prompts that are tokens.
 
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
+        requests = requests if isinstance(requests, list) else [requests]
         arrived_at, doorbell = trio.current_time(), Doorbell()
         adapters = [self.pool.adapters.key_of(request.adapter) for request in requests]
         with ExitStack() as releases:
             prepared = await self._prepared(requests, adapters, arrived_at)
+            requests.clear()
             records = records_of(prepared, self._ids, arrived_at, doorbell)
+            del prepared
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
@@ -235,6 +241,9 @@ class Scheduler:
     def _enqueue(self, records: Sequence[StreamRecord]) -> None:
         self._telemetry.sample(observation.observe_accepted, self.metrics, records)
         now = trio.current_time()
+        if surplus := self.queue.surplus(records[0].request.tenant, len(records)):
+            why = "its tenant has most of those that wait, and others came"
+            self.pool.effects.end(surplus, self._admission.overload(why, now))
         for record in records:
             self.queue.push(record, now)
             self._expiry.watch(record)

@@ -91,7 +91,7 @@ def cache_routes(models: ServedModels) -> APIRouter:
         hold = _Hold.of(keep_alive)
         served = models.check(body.model)
         request = await prompt_of(body, served, caller, work)
-        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, hold.seconds),)))
+        answer = await whole_answer(served.scheduler, [replace(request, holds=(Hold(None, hold.seconds),))])
         hold.check(refusal := answer.choices[0].end.hold_refusal)
         return {
             "prompt_tokens": answer.usage.prompt_tokens,

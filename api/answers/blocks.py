@@ -107,15 +107,16 @@ class _Blocks:
                 await trio.sleep(min(full.retry_after_seconds or 0.0, _LONGEST_RETRY_SECONDS))
 
     async def _follow(self, start: int) -> None:
-        block = await self._made(start, min(start + self._block, self._texts))
+        block = list(await self._made(start, min(start + self._block, self._texts)))
         if self._deadline is not None:
             left = self._deadline - trio.current_time()
             if left <= 0:
                 raise DeadlineExceeded("the request's timeout passed before its last text was computed")
             block = [replace(request, timeout_seconds=left) for request in block]
-        async with self._scheduler.stream(*block) as stream:
+        texts = len(block)
+        async with self._scheduler.stream(block) as stream:
             self._accepted = True
-            for _ in block:
+            for _ in range(texts):
                 index, end = await self._next_end(stream)
                 self.ends[start + index] = end
 

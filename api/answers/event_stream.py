@@ -7,8 +7,9 @@ in the queue or in the engine; no other code here cancels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 import trio
@@ -33,12 +34,10 @@ from scheduler.events import (
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
-Frame: TypeAlias = bytes | Sequence[bytes | memoryview]
+Frame: TypeAlias = bytes | Iterable[bytes | memoryview]
 """What is appended to a body, in parts where it may be megabytes."""
-_JOINED_BYTES = 1 << 16
-"""Larger parts are sent by themselves: joined to others they would be copied once more, all in one turn."""
-_SLICE_BYTES = 1 << 20
-"""Such a part is copied and sent in slices, each in a turn of the loop of its own."""
+_TURN_BYTES = 1 << 20
+"""This much of it is made, copied and sent in one turn of the loop."""
 
 
 class Encoder(Protocol):
@@ -77,19 +76,24 @@ class EventStream(Response):
     def __init__(
         self,
         scheduler: Scheduler,
-        request: GenerationRequest | Sequence[GenerationRequest],
+        requests: list[GenerationRequest],
         encoder: Encoder,
         keep_alive_seconds: float,
         meter: Callable[[Usage], None] | None = None,
+        kept_bytes: int = 0,
     ) -> None:
-        """Take several requests, if the body has several prompts; all have the same number of choices.
+        """Take several requests, if the body has several prompts; all have the same number of choices. The
+        list is emptied: nothing but the scheduler may hold the prompt of an answer that takes minutes.
         `meter` is called before each event with the usage so far of that event's choice alone, for the
-        encoder to report."""
+        encoder to report. `kept_bytes`: what else of the body the answer keeps."""
         super().__init__(headers=sse.HEADERS)
         # The body's length is unknown.
         del self.headers["content-length"]
         self._scheduler = scheduler
-        self._requests = (request,) if isinstance(request, GenerationRequest) else tuple(request)
+        self._requests = requests
+        self._prompts, self._choices = len(requests), requests[0].choices
+        self._request_id = requests[0].origin.request_id
+        self._kept_bytes = kept_bytes
         self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
         self._meter = meter
@@ -98,8 +102,8 @@ class EventStream(Response):
         self._silent_since = math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._scheduler.stream(*self._requests) as stream:
-            release_body(scope)
+        async with self._scheduler.stream(self._requests) as stream:
+            release_body(scope, self._kept_bytes + stream.kept_bytes)
             encoder = self._encoder
             self._reports = any(name == sse.PROGRESS_HEADER for name, _ in scope.get("headers", ()))
             if stream.unheld:
@@ -108,7 +112,7 @@ class EventStream(Response):
             self._silent_since = trio.current_time()
             await _send_all(send, encoder.start(stream.prompt_tokens), self._kept_alive(stream.progress))
             usages: dict[int, Usage] = {}
-            choices = sum(request.choices for request in self._requests)
+            choices = self._prompts * self._choices
             more = True
             while more:
                 choice, event = await self._next(stream)
@@ -122,7 +126,7 @@ class EventStream(Response):
                     usages[choice] = event.usage
                     if len(usages) == choices:
                         in_order = [usages[number] for number in range(choices)]
-                        last = encoder.finish(total_usage(in_order, self._requests[0].choices))
+                        last = encoder.finish(total_usage(in_order, self._choices))
                         more = False
                 elif isinstance(event, Failed):
                     # One choice failed, so the answer as requested is impossible, and the other choices end
@@ -154,25 +158,25 @@ class EventStream(Response):
             case Queued() | Prefilling():
                 return self._kept_alive(event)
             case Failed(error=error):
-                origin = self._requests[0].origin
                 return self._encoder.error(
-                    replace(from_scheduler(error), request_id=origin.request_id or None)
+                    replace(from_scheduler(error), request_id=self._request_id or None)
                 )
             case _:
                 return self._encoder.event(choice, event)
 
 
 async def _send_all(send: Send, *frames: Frame, more: bool = True) -> None:
-    """Send frames, in as few messages as their large parts allow."""
-    small: list[bytes | memoryview] = []
-    for frame in frames:
-        for part in (frame,) if isinstance(frame, bytes) else frame:
-            if len(part) <= _JOINED_BYTES:
-                small.append(part)
-                continue
-            await send({"type": "http.response.body", "body": b"".join(small), "more_body": True})
-            small.clear()
-            for start in range(0, len(part), _SLICE_BYTES):
-                body = bytes(part[start : start + _SLICE_BYTES])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": b"".join(small), "more_body": more})
+    """Make the frames to their ends, and send them."""
+    parts, size = list[bytes | memoryview](), 0
+    for part in chain.from_iterable([one] if isinstance(one, bytes) else one for one in frames):
+        parts.append(part)
+        if (size := size + len(part)) >= _TURN_BYTES:
+            size = 0
+            await trio.lowlevel.checkpoint()
+    held, size = list[bytes | memoryview](), 0
+    for part in parts:
+        held.append(part)
+        if (size := size + len(part)) >= _TURN_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(held), "more_body": True})
+            held, size = [], 0
+    await send({"type": "http.response.body", "body": b"".join(held), "more_body": more})

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 import msgspec
 import trio
 
-from api.bodies.body import release_body
+from api.bodies.body import charge_body, release_body
 from api.bodies.unknown_fields import ignore, pointed
 from scheduler.errors import InvalidRequest
 from scheduler.events import (
@@ -192,29 +192,31 @@ def check_size(held: int, lowered_by: Sequence[str]) -> None:
 
 async def whole_answer(
     scheduler: Scheduler,
-    *requests: GenerationRequest,
+    requests: list[GenerationRequest],
+    *,
     lowered_by: Sequence[str] = ("top_logprobs", "n", "max_tokens"),
     scope: MutableMapping[str, Any] | None = None,
+    kept_bytes: int = 0,
 ) -> WholeAnswer:
-    """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
-    answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller.
-    `scope`: of the HTTP request, whose ignored fields get what a schema loses, and whose body is
-    released."""
+    """Follow `requests`, which the scheduler takes out of the list, to their ends. Raise SchedulerError if a
+    choice failed, and InvalidRequest for an answer that can become too large, or has. `lowered_by`: the
+    dialect's fields that make it smaller. `scope`: of the HTTP request, whose ignored fields get what a
+    schema loses, and whose body is released but for `kept_bytes`."""
     check_size(
         sum(held_bytes(request, scheduler.preparation.context_tokens) for request in requests), lowered_by
     )
-    held = 0
+    held, prompts = 0, len(requests)
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
-    async with scheduler.stream(*requests) as stream:
+    async with scheduler.stream(requests) as stream:
         if scope is not None:
-            release_body(scope)
+            release_body(scope, kept_bytes + stream.kept_bytes)
             if stream.unheld:
                 ignore(scope, *pointed(stream.unheld))
         while True:
             try:
                 index, event = await stream.receive_choice()
             except trio.EndOfChannel:
-                return WholeAnswer(choices, len(requests))
+                return WholeAnswer(choices, prompts)
             match event:
                 case Queued() | Prefilling():
                     pass
@@ -224,6 +226,7 @@ async def whole_answer(
                     raise error
                 case _:
                     if isinstance(event, TextDelta) and event.logprobs:
-                        held += sum(_entry_bytes(len(entry.ids) - 1) for entry in event.logprobs)
-                        check_size(held, lowered_by)
+                        more = sum(_entry_bytes(len(entry.ids) - 1) for entry in event.logprobs)
+                        check_size(held := held + more, lowered_by)
+                        charge_body(scope or {}, more)
                     choices[index].add(event)

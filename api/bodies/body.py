@@ -41,7 +41,7 @@ class Body(BaseModel):
     unsupported: ClassVar[Fields] = {}
     """The fields that it refuses where they ask for something."""
     bulk: ClassVar[tuple[str, ...]] = ()
-    """The fields that may be large, and that nothing reads after the request is decoded: lists."""
+    """The fields that may be large, and that nothing reads after the request is decoded."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ class Body(BaseModel):
             return value
         if cls.unsupported and (asked := cls.unsupported.keys() & value.keys() - cls._names):
             for name in sorted(asked):
-                if cls.unsupported[name].asks(value[name]):
+                if cls.unsupported[name].asks(value[name], value):
                     raise _refused(name, cls.unsupported[name].why)
             value = {name: given for name, given in value.items() if name not in asked}
         if cls._wishes and (noted := UnknownFields.current()) is not None:
@@ -84,9 +84,11 @@ class Body(BaseModel):
         """Drop the conversation, after the decoded request has its own copy: a body of short messages takes a
         model 50 bytes for each byte. In slices: 62,000 messages freed at once hold all threads for 36 ms."""
         for name in self.bulk:
-            values: list[Any] = getattr(self, name) or []
-            while values:
+            values = getattr(self, name)
+            while isinstance(values, list) and values:
                 del values[-_RELEASED_AT_ONCE:]
+            if isinstance(values, str):
+                self.__dict__[name] = None
 
 
 def _refused(name: str, why: str) -> ValidationError:
@@ -102,7 +104,12 @@ def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str,
     return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
 
 
-def release_body(scope: Mapping[str, Any]) -> None:
-    """End the charge for a request's body: its prompt is tokens now. Another server's scope has none."""
-    if (release := scope.get("release_body")) is not None:
-        release()
+def release_body(scope: Mapping[str, Any], kept_bytes: int) -> None:
+    """End the charge for a request's body, but for what its answer keeps of it: its prompt is tokens now.
+    Another server's scope has none."""
+    scope.get("release_body", id)(kept_bytes)
+
+
+def charge_body(scope: Mapping[str, Any], count: int) -> None:
+    """Charge what is made of a request's body, or held for its answer."""
+    scope.get("charge_body", id)(count)

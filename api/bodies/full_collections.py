@@ -45,5 +45,5 @@ async def collect_when_idle(is_busy: Callable[[], bool]) -> None:
     while True:
         await trio.sleep(LOOK_SECONDS)
         if collections.due(trio.current_time(), busy=is_busy()):
-            gc.unfreeze()  # What a long pause has frozen (`collector_pause.py`).
+            gc.unfreeze()  # What a long pause has frozen (`large_work.py`).
             gc.collect()

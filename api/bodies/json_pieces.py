@@ -17,14 +17,14 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.bodies.freed_memory import return_soon
+from api.bodies.large_work import LARGE_WORK
 from scheduler.offload import Offload
 
 SLICE_BYTES = 1 << 15
 """Encoded in about 0.3 ms."""
 SLICE_PIECES = 1024
 """Made in less than 1 ms: small values come to few bytes."""
-_LARGE_BYTES = 1 << 20
+_LARGE_BYTES = RAW_BYTES = 1 << 20
 
 _json = msgspec.json.Encoder()
 
@@ -39,7 +39,7 @@ class JsonList:
 
 def json_pieces(value: Any) -> Iterator[bytes | memoryview]:
     """Yield the JSON text of objects and lists in which there may be a `JsonList`. A `msgspec.Raw` is not
-    copied."""
+    copied, and comes in pieces of RAW_BYTES."""
     match value:
         case JsonList(entries):
             yield from _listed(entries())
@@ -58,7 +58,8 @@ def json_pieces(value: Any) -> Iterator[bytes | memoryview]:
                 before = b","
             yield b"]" if value else b"[]"
         case msgspec.Raw():
-            yield memoryview(value)
+            text = memoryview(value)
+            yield from (text[at : at + RAW_BYTES] for at in range(0, len(text), RAW_BYTES))
         case _:
             yield _json.encode(value)
 
@@ -105,7 +106,7 @@ class PiecedResponse(Response):
             sent += len(body)
             await send({"type": "http.response.body", "body": body, "more_body": more})
         if sent > _LARGE_BYTES:
-            return_soon()
+            LARGE_WORK.return_soon()
 
     async def whole(self) -> bytes:
         """Return the whole text, for an answer that is stored."""

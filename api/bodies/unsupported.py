@@ -22,16 +22,19 @@ class Unsupported:
     """What asks for nothing here, beside `NOTHING`."""
     only: tuple[Any, ...] | None = None
     """All that asks for nothing here, if not `NOTHING`."""
+    equals: str = ""
+    """The field whose value asks for nothing here, too."""
 
     @property
     def neutral(self) -> tuple[Any, ...]:
         return (*NOTHING, *self.also) if self.only is None else self.only
 
-    def asks(self, value: Any) -> bool:
-        """Return whether the value asks for something."""
+    def asks(self, value: Any, body: Mapping[str, Any]) -> bool:
+        """Return whether the value asks for something of this body."""
         # By type too: True equals 1 in Python, but not to a client.
         return value is not None and not any(
-            isinstance(value, bool) == isinstance(one, bool) and value == one for one in self.neutral
+            isinstance(value, bool) == isinstance(one, bool) and value == one
+            for one in (*self.neutral, body.get(self.equals) if self.equals else None)
         )
 
 
@@ -52,7 +55,7 @@ EVERYWHERE: Fields = {
     "return_tokens_as_token_ids": Unsupported("log-probabilities name tokens by text and bytes"),
     "use_beam_search": Unsupported(_NO_BEAMS),
     "length_penalty": Unsupported(_NO_BEAMS, (1,)),
-    "best_of": Unsupported("use n: the server returns every answer that it generates", (1,)),
+    "best_of": Unsupported("use n: the server returns every answer that it generates", (1,), equals="n"),
     "bad_words": Unsupported("use logit_bias to exclude tokens"),
     "allowed_token_ids": Unsupported("use a grammar to restrict the answer"),
     "truncate_prompt_tokens": _NEVER_CUT,

@@ -10,8 +10,7 @@ from typing import TypeVar, cast
 
 import trio
 
-from api.bodies.collector_pause import COLLECTOR
-from api.bodies.freed_memory import return_soon
+from api.bodies.large_work import LARGE_WORK
 from scheduler.offload import Lane
 
 _T = TypeVar("_T")
@@ -30,7 +29,7 @@ class WorkerThreads:
             Lane.PLAIN: FairLimiter(max(2, cores)),
             Lane.LARGE: FairLimiter(1),
             Lane.ANSWER: FairLimiter(1),
-            Lane.GRAMMAR: FairLimiter(max(1, cores - 1), per_tenant=1),
+            Lane.GRAMMAR: FairLimiter(max(2, cores - 1), per_tenant=1),
         }
 
     async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
@@ -118,9 +117,8 @@ def _alone(work: Callable[[], _T]) -> _T:
 def _and_give_back(work: Callable[[], _T]) -> _T:
     """Run without the cycle collector, which would stop all threads up to five times, each time for up to
     0.4 s."""
-    COLLECTOR.begin()
+    LARGE_WORK.begin()
     try:
         return _alone(work)
     finally:
-        COLLECTOR.end()
-        return_soon()
+        LARGE_WORK.end()

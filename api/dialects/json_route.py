@@ -14,7 +14,7 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from api.access.auth import caller
 from api.answers.errors import ApiFailure, unknown_encoding
-from api.bodies.body import Body
+from api.bodies.body import Body, charge_body
 from api.bodies.body_reading import BodyRejected, read_body
 from api.bodies.json_pieces import PiecedResponse
 from api.bodies.unknown_fields import HEADER, SCOPE_KEY, ignored
@@ -34,6 +34,9 @@ LARGE_BYTES = 1 << 18
 """Larger bodies have one model at a time: it takes 50 bytes for each byte of short messages."""
 MODELS = 4
 """Models of smaller bodies that exist at a time."""
+
+_CHARGED_BEFORE = 1 << 20
+"""What is charged for a text before it is made: most of a page."""
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=Body)
@@ -65,6 +68,7 @@ class ModelPlaces:
 class BodyWork:
     """Runs work over a body where its size allows: `await work(make)`."""
 
+    request: Request
     offload: Offload
     tenant: str
     lane: Lane | None
@@ -88,6 +92,19 @@ class BodyWork:
         """Return a whole answer, encoded as it is sent. `repeats`: whether texts of the body, or what is
         made of them, are in it whole."""
         return PiecedResponse(content, self.offload, self.tenant, in_place=self.lane is None or not repeats)
+
+    async def text(self, make: Callable[[], bytes]) -> Response:
+        """Return what `make` makes of what is stored. As bodies are, it waits for room, and is charged while
+        its client reads it."""
+        before = 0 if self.lane is None else _CHARGED_BEFORE
+        charge_body(self.request.scope, before)
+        give_back = await _place(self)
+        try:
+            text = await self(make)
+        finally:
+            give_back()
+        charge_body(self.request.scope, max(0, len(text) - before))
+        return Response(text, media_type="application/json")
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
         """Return what `decode` makes of `body`, and drop the body's conversation."""
@@ -140,13 +157,12 @@ class _JsonRequest(Request):
             body = await super().body()
             try:
                 work = await _work_of(self, body)
-                give_back = await self._place(work)
-                work = self.work = replace(work, give_back=give_back)
+                work = self.work = replace(work, give_back=await _place(work))
                 self._body = b""
                 read = partial(read_body, self.model, body)
                 del body
                 self._json, self.scope[SCOPE_KEY], made_bytes = await work(read)
-                self.scope.get("charge_body", _nothing)(made_bytes)
+                charge_body(self.scope, made_bytes)
             except SchedulerError as error:
                 raise BodyRejected(error) from None
             finally:
@@ -154,22 +170,24 @@ class _JsonRequest(Request):
                     self.end()
         return self._json
 
-    async def _place(self, work: BodyWork) -> Callable[[], None]:
-        """Take a place for the body's model, once what is made of bodies has room: nobody waits for that with
-        a place. Return what gives it back."""
-        # Without a scope's own: another server than ours.
-        has_room: Callable[[], bool] = self.scope.get("has_room", lambda: True)
-        while True:
-            give_back: Callable[[], None] = await self.app.state.model_places.take(work.tenant, work.lane)
-            if has_room():
-                return give_back
-            give_back()
-            await self.scope["wait_for_room"]()
-
     def end(self) -> None:
         """Give back the place of the body's model, which is dropped, or never was."""
         if self.work is not None:
             self.work.give_back()
+
+
+async def _place(work: BodyWork) -> Callable[[], None]:
+    """Take a place for the body's model, once what is made of bodies has room: nobody waits for that with a
+    place. Return what gives it back."""
+    scope, places = work.request.scope, work.request.app.state.model_places
+    # Without a scope's own: another server than ours.
+    has_room: Callable[[], bool] = scope.get("has_room", lambda: True)
+    while True:
+        give_back: Callable[[], None] = await places.take(work.tenant, work.lane)
+        if has_room():
+            return give_back
+        give_back()
+        await scope["wait_for_room"]()
 
 
 async def body_work(request: Request) -> BodyWork:
@@ -181,7 +199,7 @@ async def body_work(request: Request) -> BodyWork:
 
 async def _work_of(request: Request, body: bytes) -> BodyWork:
     known = await caller(request)
-    return BodyWork(request.app.state.offload, known.tenant, lane_of(body), _nothing)
+    return BodyWork(request, request.app.state.offload, known.tenant, lane_of(body), _nothing)
 
 
 BodyWorkOf = Annotated[BodyWork, Depends(body_work)]

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, StrictBool, model_validator
 
 from api.bodies.body import Body
+from api.bodies.fields import Partly, WithoutEffect
 from api.bodies.unsupported import EVERYWHERE
 from api.options.effort_tokens import EFFORTS
 from scheduler.request import UNLIMITED_THINKING
@@ -265,6 +266,15 @@ def _not_zero(value: int) -> int:
 TokenBound: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 
 
+_RETENTION = "the prefix cache keeps every prefix until it needs the memory"
+
+
+class CacheOptions(Body):
+    prewarm: StrictBool = False
+    mode: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    ttl: Annotated[Any, WithoutEffect(_RETENTION, named_unless=())] = None
+
+
 class BoundFields(SpelledFields):
     """Every server's name of the most tokens that the answer may have."""
 
@@ -273,9 +283,14 @@ class BoundFields(SpelledFields):
     max_output_tokens: TokenBound | None = None
     max_new_tokens: TokenBound | None = None
     n_predict: Annotated[int, Field(ge=-2), AfterValidator(_not_zero)] | None = None
+    prompt_cache_options: Annotated[
+        CacheOptions | None, Partly(f"prewarm reads the prompt alone; for the rest, {_RETENTION}")
+    ] = None
 
 
 def token_bound_of(body: BoundFields) -> int | None:
-    """Return the bound, or None for no bound but the context."""
+    """Return the bound, or None for no bound but the context; 0 reads the prompt alone."""
+    if body.prompt_cache_options is not None and body.prompt_cache_options.prewarm:
+        return 0
     bound = TOKEN_BOUND.value_of(body)
     return None if bound == UNBOUNDED else bound

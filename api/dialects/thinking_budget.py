@@ -15,10 +15,11 @@ from scheduler.service import Scheduler
 
 
 def name_unkept_budget(
-    scheduler: Scheduler, request: GenerationRequest, scope: MutableMapping[str, Any], field: str
-) -> GenerationRequest:
-    """Return `request`. If its own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP
-    request, and the log line names it."""
-    if scheduler.preparation.thinking.keeps(request):
-        return request
-    return replace(request, origin=replace(request.origin, ignored_fields=ignore(scope, field)))
+    scheduler: Scheduler, requests: list[GenerationRequest], scope: MutableMapping[str, Any], field: str
+) -> None:
+    """If a request's own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP request,
+    and the log line names it."""
+    for number, request in enumerate(requests):
+        if not scheduler.preparation.thinking.keeps(request):
+            origin = replace(request.origin, ignored_fields=ignore(scope, field))
+            requests[number] = replace(request, origin=origin)

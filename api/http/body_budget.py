@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import trio
 
@@ -102,30 +103,33 @@ class BodyBudget:
 
 
 class BodyCharge:
-    """The charge for one body, and for what is made of it, from its first byte to its `release`."""
+    """The charge for one body, and for what is made of it, from its first byte to its last `release`."""
 
-    def __init__(self, budget: BodyBudget, length: int | None) -> None:
-        """`length` is the Content-Length of the request, or None if it has none."""
+    def __init__(self, budget: BodyBudget, length: int | None, account_of: Callable[[], str]) -> None:
+        """`length` is the Content-Length of the request, or None if it has none. `account_of` is asked for
+        who pays when something is charged."""
         self._budget = budget
         self._length = length
         self._charged = 0
-        self._account = ""
+        self._account_of = account_of
         self._released = False
 
     @property
     def crowded(self) -> bool:
         return self._budget.crowded
 
-    async def cover(self, count: int, account: Callable[[], str]) -> None:
+    @cached_property
+    def _account(self) -> str:
+        return self._account_of()
+
+    async def cover(self, count: int) -> None:
         """Charge for a body of which `count` bytes are to be held now. Raise RefusedByServer if there is no
         room."""
         if self._length is not None:
             count = self._length
         if self._released or self._charged >= count:
             return
-        if not self._charged:
-            self._account = account()
-        elif self._length is None:
+        if self._charged and self._length is None:
             count = max(count, self._charged + _STEP_BYTES)
         more = count - self._charged
         if self._charged + more <= SMALL_BYTES:
@@ -144,14 +148,13 @@ class BodyCharge:
             await self._budget.wait_and_take(self._account, 0)
 
     def grow(self, count: int) -> None:
-        """Charge what is made of the body, without waiting: it is there already."""
-        if not self._released:
-            self._budget.take(self._account, count)
-            self._charged += count
+        """Charge what is made of the body, or for its answer, without waiting: it is there already."""
+        self._budget.take(self._account, count)
+        self._charged += count
 
-    def release(self) -> None:
-        """Return the whole charge, because nothing of the body is held any longer."""
+    def release(self, kept: int = 0) -> None:
+        """Return the charge but for `kept` bytes: no more of the body is held any longer."""
         self._released = True
-        if self._charged:
-            charged, self._charged = self._charged, 0
-            self._budget.give_back(self._account, charged)
+        if (returned := self._charged - kept) > 0:
+            self._charged = kept
+            self._budget.give_back(self._account, returned)

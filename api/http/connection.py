@@ -7,6 +7,7 @@ after cancellation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import h11
@@ -166,13 +167,15 @@ class Connection:
 
     async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
         """Return whether another request may follow on this connection."""
-        charge = BodyCharge(self._budget, _declared_bytes(request))
+        scope = scope_of(request, self._client, self._server, self._state)
+        account_of = partial(self._service.account_of, scope)
+        charge = BodyCharge(self._budget, _declared_bytes(request), account_of)
         body = RequestBody(self._parser, self._inbound, self._limits, charge)
         exchange = Exchange(
             self._service,
             self._parser,
             request,
-            scope_of(request, self._client, self._server, self._state),
+            scope,
             body,
             self._inbound,
             self._outbound,
@@ -185,7 +188,7 @@ class Connection:
             await exchange.run()
         finally:
             self._tally.active_requests -= 1
-            body.charge.release()
+            charge.release()
             self._count(exchange)
         if exchange.complete:
             return await self._may_go_on()

@@ -108,13 +108,14 @@ class Exchange:
         self._inbound = inbound
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
-        self._scope = {
-            **scope,
-            "has_room": body.charge.has_room,
-            "wait_for_room": self._wait_for_room,
-            "charge_body": body.charge.grow,
-            "release_body": body.charge.release,
-        }
+        # The application notes in it who asks, whom the charge names.
+        self._scope = scope
+        scope.update(
+            has_room=body.charge.has_room,
+            wait_for_room=self._wait_for_room,
+            charge_body=body.charge.grow,
+            release_body=body.charge.release,
+        )
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = EarlyEnd.NONE
@@ -225,7 +226,7 @@ class Exchange:
                 if self._body.delivered:
                     await self._inbound.wait_arrival()
                     continue
-                await self._body.make_room(self._account)
+                await self._body.make_room()
                 self._body.parse_arrived()
                 if self._body.has_parts or self._body.arrived:
                     if self._body.arrived:
@@ -244,7 +245,7 @@ class Exchange:
     async def _make_room(self) -> None:
         """Make room before the client is asked to send the body."""
         try:
-            await self._body.make_room(self._account)
+            await self._body.make_room()
         except RefusedByServer as refused:
             self._refuse(refused)
 
@@ -254,9 +255,6 @@ class Exchange:
         except RefusedByServer as refused:
             self._refuse(refused)
             await self._raise_cancelled()
-
-    def _account(self) -> str:
-        return self._service.account_of(self._scope)
 
     def _parse_body(self) -> None:
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import h11
 import trio
 
@@ -64,10 +62,10 @@ class RequestBody:
                     return
                 self._parser.receive_data(data)
 
-    async def make_room(self, account: Callable[[], str]) -> None:
-        """Charge `account` for what comes next. Raise RefusedByServer if there is no room for it."""
+    async def make_room(self) -> None:
+        """Charge for what comes next. Raise RefusedByServer if there is no room for it."""
         ahead = 0 if self.arrived else self._limits.read_ahead_bytes
-        await self.charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
+        await self.charge.cover(min(self._bytes + ahead, self._limits.body_bytes))
 
     async def wait_more(self) -> None:
         """Return when more may have arrived, the client has left, or `Inbound.wake` was called.

@@ -31,7 +31,8 @@ class Server:
     connections, too. `account_of` returns the account that a body is charged to; it is asked when the
     application begins to read it. `on_freed` is called when a large body is not held any longer: an
     application makes something of one when `has_room` of the scope says so, or after `wait_for_room`, says
-    with `charge_body` how many bytes that is, and calls `release_body` when it has dropped all of it.
+    with `charge_body` how many bytes that is, and calls `release_body` when it has dropped all of it but the
+    bytes that it names, which are released at the end of the response.
     """
 
     def __init__(

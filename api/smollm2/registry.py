@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -72,8 +73,10 @@ def fetch(
     """Write the wheel to `file`. What is there of it already is kept, also for the next call if this one
     fails. Raise StartupError, or OSError if it cannot be written."""
     index = index_url(environment)
-    host = urlsplit(index).hostname or index
-    if environment.get("PIP_NO_INDEX") or not index.startswith(("http://", "https://")):
+    host = ""
+    with suppress(ValueError):
+        host = urlsplit(index).hostname or ""
+    if environment.get("PIP_NO_INDEX") or not host or not index.startswith(("http://", "https://")):
         raise StartupError(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
     if _size(file) > wheel.nbytes:
         file.unlink()
@@ -83,7 +86,7 @@ def fetch(
         try:
             url = _url_of(http, f"{index.rstrip('/')}/{wheel.project}/", wheel)
             _download(http, url, wheel, file, say, pause)
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise StartupError(
                 f"{host} cannot be reached ({reason}): check the network, HTTPS_PROXY and PIP_INDEX_URL"

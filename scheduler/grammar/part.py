@@ -115,6 +115,8 @@ def _check_size(part: dict[str, Any], place: str) -> None:
 def _lark(text: str, place: str) -> str:
     try:
         return str(any_to_lark(text))
+    except RecursionError:
+        raise
     except Exception as error:  # The GBNF parser raises various exceptions.
         raise _invalid((), place, short_complaint(str(error)) or "it cannot be parsed") from error
 

@@ -1,5 +1,7 @@
-"""Has grammars written and checked in a process of their own (`trial.py`), which is started for the first
-one, and again behind each that ended it."""
+"""Has grammars written and checked in processes of their own (`trial.py`), two at most.
+
+One is started for the first grammar, a second one for what comes while that is busy, and another behind each
+that its grammar has ended."""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from scheduler.processes.child_process import ChildProcess, Exit, LaunchFailed
 
 CPU_SECONDS = 5
 """For one grammar. 64 tools of real agents take 0.02 s."""
-_PATIENCE = 12
-"""A grammar may take this many times its CPU time: the machine has other work."""
+PROCESSES = 2
+"""A tenant has one of its grammars written at a time (`worker_threads.py`), so the next tenant's has a
+process."""
 _STOP_SECONDS = 1.0
 
 
@@ -50,8 +53,7 @@ class GrammarTrials:
         self._cpu_seconds = cpu_seconds
         self._child = ChildProcess("grammars", "scheduler.grammar.trial", (), environment, _STOP_SECONDS)
         self._send, self._receive = trio.open_memory_channel[_Trial](math.inf)
-        self._trial: _Trial | None = None
-        """The one that the process has."""
+        self._to_waiting, self._waiting = trio.open_memory_channel[_Trial](0)
 
     def __call__(self, asked: Asked) -> Written:
         """Raise SchedulerError."""
@@ -69,30 +71,44 @@ class GrammarTrials:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        async for first in self._receive:
-            self._trial = first
+        async with trio.open_nursery() as nursery:
+            started = 0
+            async for trial in self._receive:
+                try:
+                    # Only a process that waits takes it at once.
+                    self._to_waiting.send_nowait(trial)
+                except trio.WouldBlock:
+                    if started == PROCESSES:
+                        await self._to_waiting.send(trial)
+                    else:
+                        started += 1
+                        nursery.start_soon(self._serve, trial)
+
+    async def _serve(self, first: _Trial) -> None:
+        """Run one process after the other, each until a grammar ends it."""
+        while True:
+            held = [first]
             try:
-                ended = await self._child.run(partial(self._talk, first))
+                ended = await self._child.run(partial(self._talk, held))
             except LaunchFailed as error:
                 first.end(Unavailable(str(error), retry_after_seconds=1.0))
             else:
-                if self._trial is not None:
-                    self._trial.end(self._verdict(self._trial.asked, ended))
+                for trial in held:
+                    trial.end(self._verdict(trial.asked, ended))
+            first = await self._waiting.receive()
 
-    async def _talk(self, first: _Trial, stream: trio.abc.Stream) -> bool:
-        """Have one grammar after the other written, until one ends the process."""
-        setup = await trio.to_thread.run_sync(lambda: framed((self._cpu_seconds, self._setup())))
-        trial, before = first, setup
+    async def _talk(self, held: list[_Trial], stream: trio.abc.Stream) -> bool:
+        """Have one grammar after the other written, until one ends the process: `held` is what it has."""
+        before = await trio.to_thread.run_sync(lambda: framed((self._cpu_seconds, self._setup())))
         while True:
-            self._trial = trial
-            answer = None
-            with trio.move_on_after(self._cpu_seconds * _PATIENCE):
-                answer = await _answer(stream, before + framed(trial.asked))
-            if answer is None:
+            (trial,) = held
+            # Without a bound on seconds: the limits end the process, however busy its machine is.
+            if (answer := await _answer(stream, before + framed(trial.asked))) is None:
                 return False
-            self._trial, before = None, b""
+            held.clear()
             trial.end(answer)
-            trial = await self._receive.receive()
+            before = b""
+            held.append(await self._waiting.receive())
 
     def _verdict(self, asked: Asked, ended: Exit) -> Written | SchedulerError:
         place = asked.place

@@ -6,7 +6,6 @@ rest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -18,8 +17,6 @@ from scheduler.grammar.schema_forms import Path, schema_error
 MOST_NAMED = 16
 MORE = "..."
 """Stands for further keywords."""
-SEARCH_SECONDS = 1.0
-"""Bound on the search, which compiles each part; after it the place found so far is reported."""
 _FORMATS = frozenset(
     (
         "idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
@@ -42,21 +39,19 @@ Complaint = Callable[[Schema], str | None]
 """The library's error of a schema."""
 
 
-def fault(
-    schema: Schema, complaint: str, complaint_of: Complaint, clock: Callable[[], float] = time.monotonic
-) -> Path:
+def fault(schema: Schema, complaint: str, complaint_of: Complaint) -> Path:
     """Return the path to the keyword that `complaint`, the error of the whole schema, is about, or to the
     innermost part that has it."""
-    return _Search(schema, complaint_of, clock).place(complaint)
+    return _Search(schema, complaint_of).place(complaint)
 
 
 def held_part(schema: Schema, complaint_of: Complaint) -> tuple[Schema | None, list[Path]]:
     """Return `schema` without the keywords that cannot be held, and their paths. The former is None if it is
-    no schema, if nothing fits it, or if the search for them takes too long."""
-    search = _Search(deepcopy(schema), complaint_of, time.monotonic)
+    no schema, or if nothing fits it."""
+    search = _Search(deepcopy(schema), complaint_of)
     removed: list[Path] = []
     while (complaint := complaint_of(search.schema)) is not None:
-        if _UNSATISFIABLE in complaint or search.is_over() or schema_error(search.schema):
+        if _UNSATISFIABLE in complaint or schema_error(search.schema):
             return None, removed
         found = [*search.widened(complaint)] or [*search.without(complaint)]
         if not found:
@@ -76,23 +71,18 @@ def pointers(asked: Schema, lost: Iterable[Path]) -> tuple[str, ...]:
 
 
 class _Search:
-    """Changes `schema`."""
+    """Changes `schema`. Each part is compiled; the limits of the process bound that (`trial.py`)."""
 
-    def __init__(self, schema: Schema, complaint_of: Complaint, clock: Callable[[], float]) -> None:
+    def __init__(self, schema: Schema, complaint_of: Complaint) -> None:
         self.schema = schema
         self._complaint_of = complaint_of
-        self._clock = clock
-        self._until = clock() + SEARCH_SECONDS
-
-    def is_over(self) -> bool:
-        return self._clock() > self._until
 
     def place(self, complaint: str) -> Path:
         """Return the path to the keyword, or to the part, that has this complaint when it is compiled alone,
         with the root's definitions."""
         path: Path = ()
         part, found = self.schema, True
-        while found and not self.is_over():
+        while found:
             found = False
             for step, inner in parts(part):
                 if isinstance(inner, dict) and self._alone(inner) == complaint:
@@ -109,7 +99,7 @@ class _Search:
         keywords = [keyword for keyword, error in _WIDENED.items() if error in complaint]
         for path, part in reversed([*subschemas(self.schema)]) if keywords else ():
             for keyword in keywords:
-                if keyword in part and (self.is_over() or _WIDENED[keyword] in (self._alone(part) or "")):
+                if keyword in part and _WIDENED[keyword] in (self._alone(part) or ""):
                     value = part.pop(keyword)
                     if keyword == "oneOf":
                         part["allOf"] = [*part.get("allOf", ()), {"anyOf": value}]

@@ -81,15 +81,14 @@ class Admission:
     def check(
         self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
     ) -> None:
-        """Run the checks that need no token count. `requests` more must fit into the queue. `engine_room`:
-        how many can go straight to the engine. Without it, requests in preparation do not count.
+        """Run the checks that need no token count. `requests` more must fit into the queue, or others yield
+        to them. `engine_room`: how many can go straight to the engine. Without it, requests in preparation do
+        not count.
 
         Raise Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
         """
-        in_preparation, of_tenant = 0, 0
-        if engine_room is not None:
-            in_preparation = max(0, self._preparing.total() - engine_room)
-            of_tenant = max(0, self._preparing[request.tenant] - engine_room)
+        preparing: Counter[str] = Counter() if engine_room is None else self._preparing
+        room = engine_room or 0
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if (reason := self.blocked(now)) is not None:
@@ -98,13 +97,17 @@ class Admission:
             # Not QueueFull: a retry would not help.
             raise InvalidRequest(f"n={requests} exceeds the queue bound of {most}", param="n")
         # The tenant's bound first: if both are reached, it is the one that this client can act on.
-        self._check_tenant(request.tenant, now, requests, of_tenant)
-        if self._queue.room - in_preparation < requests:
-            raise QueueFull(
-                "The server is overloaded: the queue is full"
-                f" ({len(self._queue) + in_preparation} requests are waiting)",
-                retry_after_seconds=self.retry_seconds(now),
-            )
+        self._check_tenant(request.tenant, now, requests, max(0, preparing[request.tenant] - room))
+        if self._queue.yielding(request.tenant, requests, preparing, room) is None:
+            waiting = len(self._queue) + max(0, preparing.total() - room)
+            raise self.overload(f"{waiting} requests are waiting", now)
+
+    def overload(self, why: str, now: float) -> QueueFull:
+        """Return the error of a request that a full queue refuses, or drops for another tenant's."""
+        return QueueFull(
+            f"The server is overloaded: the queue is full ({why})",
+            retry_after_seconds=self.retry_seconds(now),
+        )
 
     def check_prepared(
         self,
@@ -123,11 +126,9 @@ class Admission:
         """
         self.check(request, now, requests)
         if not self._queue.has_token_room(prompt_tokens):
-            raise QueueFull(
-                "The server is overloaded: the queue is full"
-                f" ({self._queue.prompt_tokens} prompt tokens are waiting,"
-                f" and {prompt_tokens} more do not fit)",
-                retry_after_seconds=self.retry_seconds(now),
+            waiting = self._queue.prompt_tokens
+            raise self.overload(
+                f"{waiting} prompt tokens are waiting, and {prompt_tokens} more do not fit", now
             )
         if deadline is not None:
             self._check_deadline(request, deadline, now, waits, requests)

@@ -6,6 +6,9 @@ ticket is made from.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
@@ -20,7 +23,8 @@ _SMOOTHING = 0.05
 
 
 class IntakeQueue:
-    """The caller checks the bounds before a push: `room`, `room_of`, `has_token_room`."""
+    """The caller checks the bounds before a push (`yielding`, `room_of`, `has_token_room`), and takes out
+    what must leave for it (`surplus`)."""
 
     def __init__(self, config: IntakeConfig, requests: Requests) -> None:
         self._config = config
@@ -33,10 +37,6 @@ class IntakeQueue:
         self._prefixes = PrefixEstimate()
         self._output_tokens = _FIRST_OUTPUT_TOKENS
         self._answers = 0
-
-    @property
-    def full(self) -> bool:
-        return self.room < 1
 
     @property
     def room(self) -> int:
@@ -81,6 +81,35 @@ class IntakeQueue:
         limit = self._config.max_queue_per_tenant
         return None if limit is None else limit - self.waiting_of(tenant)
 
+    def yielding(
+        self, tenant: str, requests: int, preparing: Mapping[str, int] | None = None, engine_room: int = 0
+    ) -> Counter[str] | None:
+        """Return how many requests of which tenants must leave for this number of one: in turn one of the
+        tenant with most. None if there is no room: nobody yields to a tenant that would have as many.
+        `preparing`: requests that count as well, but for `engine_room` of them."""
+        coming, yielding = Counter(preparing), Counter[str]()
+        missing = requests - self.room + max(0, coming.total() - engine_room)
+        held = Counter(self._per_tenant) + coming if missing > 0 else coming
+        own = held[tenant] + requests
+        for _ in range(missing):
+            name = max(held, key=held.__getitem__, default="")
+            if held[name] <= own:
+                return None
+            held[name] -= 1
+            yielding[name] += 1
+        return yielding
+
+    def surplus(self, tenant: str, requests: int) -> list[StreamRecord]:
+        """Return the requests that leave a full queue for these: the newest of `yielding`."""
+        left = self.yielding(tenant, requests)
+        assert left is not None, "admission let a request into a full queue"
+        leaving = list[StreamRecord]()
+        for record in reversed([*self._waiting.values()]) if left else ():
+            if left[name := record.request.tenant]:
+                left[name] -= 1
+                leaving.append(record)
+        return leaving
+
     def has_token_room(self, prompt_tokens: int) -> bool:
         """Return whether this many prompt tokens may enter. An empty queue takes any prompt: a bound below
         the model's context must not exclude long prompts forever."""
@@ -89,7 +118,7 @@ class IntakeQueue:
 
     def push(self, record: StreamRecord, now: float) -> None:
         """Accept a request."""
-        assert not self.full, "admission let a request into a full queue"
+        assert self.room > 0, "admission let a request into a full queue"
         record.queued_at = now
         request, prompt_tokens = record.request, len(record.submit.prompt)
         # First, so that an exception here leaves the tables below unchanged.

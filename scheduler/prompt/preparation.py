@@ -152,11 +152,15 @@ class Preparation:
     def _with_grammar(self, prepared: Prepared, *, in_reasoning: bool, known_only: bool) -> Prepared:
         request = prepared.request
         grammar = self._grammars.grammar(request, in_reasoning=in_reasoning, known_only=known_only)
+        prepared = replace(
+            prepared, request=request.tokenized(), kept_bytes=prepared.kept_bytes + len(grammar)
+        )
         if not grammar:
             return prepared
         submit = msgspec.structs.replace(prepared.submit, grammar=grammar)
         unheld = self._grammars.unheld(request, in_reasoning=in_reasoning)
-        return replace(prepared, submit=submit, unheld=unheld)
+        place = "tools" if request.structure is None else request.structure.place
+        return replace(prepared, submit=submit, unheld=unheld, grammar_place=place)
 
     def _prepare_prompt(self, request: GenerationRequest, salt: str, adapter: str) -> tuple[Prepared, bool]:
         """Prepare all but the grammar. Return also whether the prompt has opened reasoning."""
@@ -202,10 +206,17 @@ class Preparation:
             ),
             prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
         )
-        pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
+        offered = OfferedTools(request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ())
+        continued = self._continued(request, prompt)
+        pipelines = partial(
+            self._answer_pipelines, request.tokenized(), tokens, silent, thinking, offered, continued
+        )
         blocks = block_hashes(prompt, salted(adapter, salt))
         repetition = request.repetition or (None if request.ignore_eos else self._repetition)
-        return Prepared(request, submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
+        prepared = Prepared(
+            request, submit, pipelines, blocks, repetition=repetition, kept_bytes=offered.kept_bytes
+        )
+        return prepared, tokens.opens_reasoning
 
     def _labelled(self, request: GenerationRequest, tokens: _Tokens) -> tuple[TokenIds, tuple[int, ...]]:
         """Return the prompt up to its labels, reasoning closed, and each label's first token there."""
@@ -269,7 +280,9 @@ class Preparation:
             adapter=adapter,
             dimensions=request.dimensions,
         )
-        return Prepared(request, submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
+        request, nothing = request.tokenized(), OfferedTools(())
+        pipelines = partial(self._answer_pipelines, request, _Tokens(tokens), {}, None, nothing, None)
+        return Prepared(request, submit, pipelines)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
         """Return the token ids of `prompt`, however many. As slow as `prepare`. `salt`: only prompts of
@@ -291,15 +304,15 @@ class Preparation:
         tokens: _Tokens,
         silent_stops: Mapping[int, str],
         thinking: ThinkingBudget | None,
+        offered: OfferedTools,
+        continued: TokenIds | None,
     ) -> list[AnswerPipeline]:
-        tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
-        stops, offered = WantedStrings(request.stop, silent_stops), OfferedTools(tools)
+        stops, tools = WantedStrings(request.stop, silent_stops), bool(offered)
         form = self.tokenizer.answer_format
         is_plain = (form if tools else replace(form, tools=None)) == PLAIN
         short_ids = form.tools is not None and form.tools.short_ids
         token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
-        spelled = frozenset() if is_plain else self._spelled(request.prompt)
-        continued = self._continued(request, tokens.ids)
+        spelled = frozenset() if is_plain else self._spelled(request.prompt, tools=tools)
 
         def pipeline(choice: int) -> AnswerPipeline:
             spans = None if request.top_logprobs is None else TokenSpans(token_bytes, opening_bytes)
@@ -414,18 +427,19 @@ class Preparation:
         spelling."""
         written = [self.tokenizer.encode(text) for text in request.stop if _is_unicode(text)]
         named = dict.fromkeys(token for ids in written for token in ids if token in self._special_token_ids)
-        spelled, silent = self._spelled(request.prompt), {}
+        tools = isinstance(request.prompt, ChatPrompt) and bool(request.prompt.offered_tools)
+        spelled, silent = self._spelled(request.prompt, tools=tools), {}
         for token in named:
             detokenizer = self.tokenizer.detokenizer(spelled)
             if not detokenizer.feed(token) + detokenizer.finish():
                 silent[token] = self.tokenizer.decode([token])
         return silent
 
-    def _spelled(self, prompt: Prompt) -> frozenset[str]:
+    def _spelled(self, prompt: Prompt, *, tools: bool) -> frozenset[str]:
         """Return the special tokens that are in the text of the answer, because it has marks of them."""
         if not isinstance(prompt, ChatPrompt):
             return frozenset()
-        return self.tokenizer.answer_format.spelled(tools=bool(prompt.offered_tools))
+        return self.tokenizer.answer_format.spelled(tools=tools)
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):

@@ -201,8 +201,7 @@ class Multiplexer:
             case "failed":
                 error = RequestFailed(retired.detail)
             case "grammar":
-                structure = record.request.structure
-                place = "tools" if structure is None else structure.place
+                place = record.prepared.grammar_place
                 error = GrammarLimit(f"{place}: {retired.detail}", param=place)
             case "cancelled":
                 error = RequestFailed("the engine cancelled a request without a Cancel")

@@ -42,6 +42,11 @@ class RequestStream:
         """Return what a schema asks that the answer is not held to, as `field#/JSON/pointer`."""
         return self._records[0].prepared.unheld
 
+    @property
+    def kept_bytes(self) -> int:
+        """Return about how much the answers keep of their bodies beside the tokens."""
+        return sum(record.prepared.kept_bytes for record in self._records if record.choice == 0)
+
     def usage_so_far(self, choice: int) -> Usage:
         """Return the usage of one choice, including tokens of which the reader has no event yet."""
         return self._records[choice].usage

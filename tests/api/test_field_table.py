@@ -47,6 +47,8 @@ def test_an_unsupported_field_is_refused_unless_it_asks_for_nothing(
     """By its name and with its reason."""
     for neutral in (None, *field.neutral):
         assert not errors_at(name, dialect.schema, {name: neutral})
+    if field.equals:
+        assert not errors_at(name, dialect.schema, {name: 3, field.equals: 3})
     for asks in ({"anything": "else"}, "a", ["a"], 17, field.only != (True,)):
         (found,) = errors_at(name, dialect.schema, {name: asks})
         assert (found["type"], found["msg"]) == (UNSUPPORTED, field.why)

@@ -8,6 +8,7 @@ must go on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -166,6 +167,8 @@ class _Walk:
                 if least == 0.5:
                     for shape in SHAPES:
                         yield shape, partial(_valued, shape)
+                        # Clients write a call's arguments as a text.
+                        yield f"text of {shape}", lambda shape=shape: json.dumps(_valued(shape))
             case None if "properties" not in schema:
                 for shape in SHAPES:
                     yield shape, partial(value_of, shape)

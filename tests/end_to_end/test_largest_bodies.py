@@ -30,6 +30,8 @@ _STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/me
 _SAMPLE = (
     "/v1/responses tools[]<FunctionTool>.parameters deep",
     "/v1/responses tools[]<FunctionTool>.description text",
+    "/v1/responses input[]<Call>.arguments text of lists",
+    "/v1/chat/completions messages[].tool_calls[].function.arguments text of objects",
     "/v1/responses text.format.schema lists",
     "/tokenize prompt text",
     "/detokenize tokens items 0",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
 from scheduler.errors import QueueFull, TenantLimit
-from scheduler.events import Finished
+from scheduler.events import Failed, Finished
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
@@ -167,6 +167,28 @@ async def test_a_tenants_own_bound_and_the_services(autojump_clock: MockClock) -
     assert bench.sample("penstock_rejections_total", reason="queue_full") == 1
     assert bench.outcomes() == {"length": 4, "rejected": 2}
     assert bench.sample("penstock_queued_prompt_tokens") == 0
+
+
+@trio_test
+async def test_a_flood_that_fills_the_queue_loses_its_newest_to_another_tenant(
+    autojump_clock: MockClock,
+) -> None:
+    """Until the other would have as many. The flood's own next is refused, as without tenants."""
+    bench = Bench(lookahead=0, max_queue=3)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("running", tenant="A")))
+        clients = [
+            await bench.come(nursery, Client(ask(f"{number}", tenant=tenant)))
+            for number, tenant in enumerate("AAAABB")
+        ]
+        await bench.scheduler.wait_idle()
+    refused = [type(client.refusal) for client in clients]
+    assert refused == [type(None), type(None), type(None), QueueFull, type(None), QueueFull]
+    (lost,) = clients[2].finals
+    assert isinstance(lost, Failed)
+    assert isinstance(lost.error, QueueFull)
+    assert lost.error.retry_after_seconds
+    assert bench.outcomes() == {"length": 4, "error": 1, "rejected": 2}
 
 
 @trio_test

@@ -32,17 +32,17 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
         decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
-        request = await work.decode(body, decode)
-        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
-        show_thinking = _shows_thinking(body)
+        requests = [await work.decode(body, decode)]
+        name_unkept_budget(served.scheduler, requests, http.scope, budget_field_of(body))
+        public_id, show_thinking = requests[0].public_id, _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(
-                served.scheduler, request, lowered_by=("max_tokens",), scope=http.scope
+                served.scheduler, requests, lowered_by=("max_tokens",), scope=http.scope
             )
-            message = message_object(request.public_id, served.name, answer, show_thinking=show_thinking)
+            message = message_object(public_id, served.name, answer, show_thinking=show_thinking)
             return work.response(message)
-        encoder = MessageEncoder(request.public_id, served.name, show_thinking=show_thinking)
-        return EventStream(served.scheduler, request, encoder, keep_alive_seconds)
+        encoder = MessageEncoder(public_id, served.name, show_thinking=show_thinking)
+        return EventStream(served.scheduler, requests, encoder, keep_alive_seconds)
 
     @router.post("/v1/messages/count_tokens")
     async def count_tokens(

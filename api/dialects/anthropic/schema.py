@@ -53,7 +53,7 @@ def _name_edits(value: Any) -> None:
 class CountTokensRequest(ThinkingFields, StructuredFields):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
-    bulk = ("messages", "tools")
+    bulk = ("messages", "tools", "system")
 
     model: str | None = None
     messages: Listed[InputMessage] = Field(min_length=1)
@@ -93,7 +93,7 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
 class MessagesRequest(BoundFields, CountTokensRequest):
     """`POST /v1/messages`."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=0)
     stream: StrictBool = False
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -20,6 +21,7 @@ from api.dialects.openai.schema import StreamOptions
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
+from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
 from scheduler.service import Scheduler
 
 _LOWERED_BY = ("logprobs", "n", "max_tokens")
@@ -34,15 +36,13 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
     ) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        decoded = await work(partial(generation_requests, body, served.defaults, caller, served.adapter))
-        requests = [
-            name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
-            for request in decoded
-        ]
-        echoes = await _echoes(served.scheduler, body, caller.tenant)
+        decode = partial(generation_requests, defaults=served.defaults, caller=caller, adapter=served.adapter)
+        requests = await work.decode(body, decode)
+        name_unkept_budget(served.scheduler, requests, http.scope, "thinking_token_budget")
+        echoes = await _echoes(served.scheduler, requests, caller.tenant, whole=body.echo)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
-            answer = await whole_answer(served.scheduler, *requests, lowered_by=_LOWERED_BY, scope=http.scope)
+            answer = await whole_answer(served.scheduler, requests, lowered_by=_LOWERED_BY, scope=http.scope)
             return work.response(
                 completion_object(
                     public_id,
@@ -68,20 +68,24 @@ MAX_ECHO_CHARACTERS = 1 << 20
 """The limit over all choices: the event loop copies them into one JSON text, 3 ms for each million."""
 
 
-async def _echoes(scheduler: Scheduler, body: CompletionRequest, tenant: str) -> list[str]:
-    """Return the text before each choice's answer: its prompt, or nothing. Raise InvalidRequest if they are
-    too long."""
-    each = body.n or 1
-    if not body.echo:
-        return [""] * (each * len(body.prompt))
+async def _echoes(
+    scheduler: Scheduler, requests: Sequence[GenerationRequest], tenant: str, *, whole: bool
+) -> list[str]:
+    """Return the text before each choice's answer: its prompt if `whole`, or nothing. Raise InvalidRequest if
+    they are too long."""
+    each = requests[0].choices
+    if not whole:
+        return [""] * (each * len(requests))
     echoes: list[str] = []
     characters = 0
-    for prompt in body.prompt:
-        echo = (
-            prompt
-            if isinstance(prompt, str)
-            else await scheduler.off_loop.detokenize(prompt, "prompt", tenant)
-        )
+    for request in requests:
+        match request.prompt:
+            case TextPrompt(text=echo):
+                pass
+            case TokenPrompt(token_ids=token_ids):
+                echo = await scheduler.off_loop.detokenize(token_ids, "prompt", tenant)
+            case ChatPrompt():
+                raise AssertionError("completions have no chats")
         characters += each * len(echo)
         if characters > MAX_ECHO_CHARACTERS:
             raise InvalidRequest(

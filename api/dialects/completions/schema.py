@@ -50,6 +50,8 @@ def _is_token(value: Any) -> bool:
 class CompletionRequest(CompletionFields):
     """`POST /v1/completions`."""
 
+    bulk = ("prompt",)
+
     prompt: Annotated[
         list[PromptItem],
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),

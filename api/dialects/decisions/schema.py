@@ -151,7 +151,7 @@ class Noul(Body):
 
     type: Literal["noul"]
     instructions: _Json = "Is this true of the text above?"
-    criteria: dict[Literal["true", "false"], _Described] = Field(default_factory=dict)
+    criteria: Annotated[dict[Literal["true", "false"], _Described], AtMost(2)] = Field(default_factory=dict)
 
     @property
     def question(self) -> Question:

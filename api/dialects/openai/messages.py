@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies import json_text, media
 from api.bodies.body import Body
@@ -263,7 +263,7 @@ class ChatMessage(Body):
     reasoning: HistoryText | None = None
     """vLLM's newer name for `reasoning_content`."""
     refusal: HistoryText | None = None
-    prefix: Annotated[bool, BeforeValidator(lambda given: given is True)] = False
+    prefix: Annotated[StrictBool, BeforeValidator(lambda given: given is True)] = False
     annotations: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     audio: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     provider_specific_fields: Annotated[

@@ -33,14 +33,14 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         served = models.check(body.model)
         custom_names, shows_reasoning = body.custom_names, body.shows_reasoning
         decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
-        request = await work.decode(body, decode)
-        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
-        created = int(time.time())
+        requests = [await work.decode(body, decode)]
+        name_unkept_budget(served.scheduler, requests, http.scope, budget_field_of(body))
+        public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
-            answer = await whole_answer(served.scheduler, request, scope=http.scope)
+            answer = await whole_answer(served.scheduler, requests, scope=http.scope)
             return work.response(
                 completion_object(
-                    request.public_id,
+                    public_id,
                     created,
                     served.name,
                     answer,
@@ -53,7 +53,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = ChunkEncoder(
-            request.public_id,
+            public_id,
             created,
             served.name,
             include_usage,
@@ -61,7 +61,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
             shows_reasoning=shows_reasoning,
         )
         meter = encoder.meter if include_usage and options.continuous_usage_stats else None
-        return EventStream(served.scheduler, request, encoder, keep_alive_seconds, meter)
+        return EventStream(served.scheduler, requests, encoder, keep_alive_seconds, meter)
 
     @router.get("/v1/models")
     async def all_models() -> dict[str, Any]:

@@ -131,7 +131,6 @@ class AccountFields(Body):
         str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=({},))] = None
 
 
 class CompletionFields(BoundFields, StructuredFields, DecodingFields):

@@ -78,7 +78,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
         """A conversation's items, the last first. Data of images and files is not kept."""
         found = stored.conversation(caller.tenant, conversation_id)
         page = Page(order, after, None, limit)
-        return _json(await work.also_of(found.bytes)(lambda: page.json_of(listed(found.turns))))
+        return await work.also_of(found.bytes).text(lambda: page.json_of(listed(found.turns)))
 
     @router.post("/v1/conversations/{conversation_id}/items", response_model=None)
     async def add_items(
@@ -107,12 +107,13 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
         """One of a conversation's items."""
         found = stored.conversation(caller.tenant, conversation_id)
 
-        def text() -> bytes | None:
-            return next((encoded(item) for item in listed(found.turns) if item["id"] == item_id), None)
-
-        if (item := await work.also_of(found.bytes)(text)) is None:
+        def text() -> bytes:
+            for item in listed(found.turns):
+                if item["id"] == item_id:
+                    return encoded(item)
             raise _missing(item_id)
-        return _json(item)
+
+        return await work.also_of(found.bytes).text(text)
 
     @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", response_model=None)
     async def delete_item(conversation_id: str, item_id: str, caller: CallerOf, work: BodyWorkOf) -> Response:

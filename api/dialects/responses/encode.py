@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import chain
 from typing import Any, TypeGuard, assert_never
 
@@ -56,8 +57,10 @@ class ResponseEncoder:
         self._call_kind: CallKind = "function"
         self._input: InputText | None = None
         """The text of the open call, if it is a custom tool's."""
-        self._logprobs: list[bytes] = []
-        """The JSON text of the log-probabilities in the open block."""
+        self._logprobs = BytesIO()
+        """The JSON text of the log-probabilities in the open block: megabytes, which are never joined."""
+        self.kept_bytes = 0
+        """The size of all such texts, which are kept to the end of the response."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
         self._begun = False
@@ -115,7 +118,9 @@ class ResponseEncoder:
             case TextBlock():
                 encoded = b",".join(logprobs_list(logprobs).entries())
                 if encoded:
-                    self._logprobs.append(encoded)
+                    self.kept_bytes += len(encoded)
+                    self._logprobs.write(b"," if self._logprobs.tell() else b"[")
+                    self._logprobs.write(encoded)
                 name = b"response.output_text.delta"
                 rest = b',"content_index":0,"logprobs":[' + encoded + b'],"delta":'
             case ReasoningBlock() if self._is_summary(block):
@@ -141,8 +146,9 @@ class ResponseEncoder:
     def _closed(self, index: int, block: Block, status: ItemStatus) -> Iterator[bytes | memoryview]:
         """Yield the last events of a block in parts: its log-probabilities may be megabytes."""
         # The JSON text of the deltas is used again, because four more events contain it.
-        logprobs = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
-        self._logprobs.clear()
+        self._logprobs.write(b"]" if self._logprobs.tell() else b"[]")
+        logprobs = msgspec.Raw(self._logprobs.getvalue())
+        self._logprobs = BytesIO()
         item = self._envelope.item(index, block, status, logprobs)
         self._blocks.append(block)
         self._items.append(item)
@@ -194,24 +200,31 @@ class ResponseEncoder:
     def finish(self, usage: Usage) -> Frame:
         assert self._end is not None, "the choice ends before the answer"
         status = status_of(self._end.reason)
-        return list(self._last(f"response.{status}", status, usage))
+        return self._last(f"response.{status}", status, usage)
 
     def error(self, error: ApiError) -> Frame:
         """Store a cancelled response with its output so far, and a failed one if its client learns of it
         nowhere else."""
         if error.code == ResponseCancelled.code:
-            return [*self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
+            return chain(self._close("incomplete"), self._last("response.incomplete", "cancelled", None))
         self.response = self._envelope.response("failed", self._items, error=error)
         if self._envelope.background:
             self._remember("failed", json_text(self.response), self._blocks)
         return list(self._parts("response.failed", {"response": self.response}))
 
     def _last(self, event: str, status: Status, usage: Usage | None) -> Iterator[bytes | memoryview]:
+        """Yield the last event. What is stored of it is written meanwhile, piece by piece."""
         mark = {} if self._end is None else marked(self._end)
         self.response = {**self._envelope.response(status, self._items, usage), **mark}
-        text = json_text(self.response)
-        self._remember(status, text, self._blocks)
-        return self._parts(event, {"response": msgspec.Raw(text)})
+        self._number += 1
+        head = b'{"type":"%b","sequence_number":%d,"response":' % (event.encode(), self._number)
+        yield sse.BEFORE_NAME + event.encode() + sse.BEFORE_DATA + head
+        text = BytesIO()
+        for piece in json_pieces(self.response):
+            text.write(piece)
+            yield piece
+        self._remember(status, text.getvalue(), self._blocks)
+        yield b"}" + sse.AFTER_DATA
 
     def _event(self, name: str, fields: dict[str, Any]) -> bytes:
         return b"".join(self._parts(name, fields))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 
 import msgspec
 import trio
@@ -21,8 +22,13 @@ class EventLog:
     """The events of one stream, by their sequence numbers, from 0. Those of a stream that
     becomes too large are given up: its readers get an error, and can ask for the response itself."""
 
-    def __init__(self, max_bytes: int = MAX_HELD_BYTES) -> None:
+    def __init__(
+        self, max_bytes: int = MAX_HELD_BYTES, held: Counter[str] | None = None, tenant: str = ""
+    ) -> None:
+        """`held`: the bytes of all logs that grow, by tenant, whose bound is `max_bytes` as well."""
         self._max_bytes = max_bytes
+        self._held = Counter() if held is None else held
+        self._tenant = tenant
         self._parts: list[bytes] = []
         """The events. A large one is in parts: joined, it would be copied in one turn of the loop."""
         self._starts: list[int] = []
@@ -47,17 +53,27 @@ class EventLog:
             self._begun = []
         if rest:
             self._begun.append(rest)
-        if self.bytes > self._max_bytes:
+        if self._held[self._tenant] > self._max_bytes:
             self.is_lost = True
             self._parts.clear()
+            self._give_back()
         self._readers.unpark_all()
 
     def _add_block(self, parts: list[bytes]) -> None:
         self._starts.append(len(self._parts))
         self._parts += parts
-        self.bytes += sum(len(part) + _PART_BYTES for part in parts)
+        size = sum(len(part) + _PART_BYTES for part in parts)
+        self.bytes += size
+        self._held[self._tenant] += size
+
+    def _give_back(self) -> None:
+        self._held[self._tenant] -= self.bytes
+        if not self._held[self._tenant]:
+            del self._held[self._tenant]
 
     def close(self) -> None:
+        if not self.is_lost:
+            self._give_back()
         self.is_over = True
         self._readers.unpark_all()
 

@@ -18,7 +18,8 @@ from api.access.identity import Caller
 from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiFailure, refused
 from api.answers.openapi import STREAMED
-from api.answers.whole_answer import Block, check_size, held_bytes, whole_answer
+from api.answers.whole_answer import Block, WholeAnswer, check_size, held_bytes, whole_answer
+from api.bodies.body import charge_body
 from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
@@ -66,7 +67,9 @@ def responses_routes(
 class _Asked:
     """A decoded body."""
 
-    request: GenerationRequest
+    requests: list[GenerationRequest]
+    """One, until the scheduler has it."""
+    public_id: str
     echo: Echo
     before: Stored | None
     """What the response continues in the store."""
@@ -91,7 +94,7 @@ class _Asked:
         than without a turn."""
         if not self.is_kept:
             return
-        owner = self.request.public_id
+        owner = self.public_id
         messages: list[Message] = list(output_messages(blocks))
         if self.compacts:
             item = compaction.item_of(owner, blocks)
@@ -105,6 +108,12 @@ class _Asked:
             return
         if not store.put(tenant, name, conversation.body_json, conversation, self.since, answer):
             store.delete(tenant, name)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how much the answer keeps of its body, and of what it continues: the store may lose that."""
+        before = 0 if self.before is None else self.before.charged_bytes
+        return before + self.echo.bytes + sum(map(len, self.since.texts))
 
     @property
     def is_kept(self) -> bool:
@@ -122,6 +131,7 @@ async def _asked(
     before = stored.before(caller.tenant, body.previous_response_id, body.conversation_id)
     if before is not None:
         work = work.also_of(before.bytes)
+        charge_body(work.request.scope, before.charged_bytes)
     referred = stored.referred(caller.tenant, body.input, before)
     decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, served=served, caller=caller)
     return await work.decode(body, decode), work
@@ -149,11 +159,13 @@ def _decoded(
     items = referred.resolved(body.kept)
     turn = input_turn(messages_json(since) if body.keeps_items else b"[]", items, request.public_id)
     if not compacts:
-        return _Asked(request, echo, before, turn, compacts, body.conversation_id, body.remembers)
+        own = (before, turn, compacts, body.conversation_id, body.remembers)
+        return _Asked([request], request.public_id, echo, *own)
     kept = list(compaction.compacted(listed((*(before.turns if before else ()), turn))))
     beside = list(input_messages(read_items(kept), referred.find))
     rest = input_turn(messages_json(beside), kept, request.public_id)
-    return _Asked(compaction.of_summary(request), echo, None, rest, compacts, None, body.remembers)
+    request = compaction.of_summary(request)
+    return _Asked([request], request.public_id, echo, None, rest, compacts, None, body.remembers)
 
 
 def _add_creation(
@@ -172,36 +184,40 @@ def _add_creation(
         served = models.check(body.model)
         in_background = body.background is True
         asked, work = await _asked(body, caller, work, served, stored)
-        request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
+        name_unkept_budget(served.scheduler, asked.requests, http.scope, budget_field_of(body))
         if in_background and "priority" not in body.model_fields_set:
-            request = replace(request, priority=PRIORITIES[-1])
-        envelope = Envelope(request.public_id, int(time.time()), served.name, asked.echo, in_background)
+            asked.requests[0] = replace(asked.requests[0], priority=PRIORITIES[-1])
+        envelope = Envelope(asked.public_id, int(time.time()), served.name, asked.echo, in_background)
         remember = partial(asked.remember, stored.store, caller.tenant, in_background)
         hold = asked.hold(running, stored.store, caller.tenant)
         repeats = asked.echo.bytes > SLICE_BYTES
         if body.stream or in_background:
             encode = compaction.CompactionEncoder if asked.compacts else ResponseEncoder
             encoder = encode(envelope, remember)
-            log = EventLog() if in_background and body.stream else None
+            logs = in_background and body.stream
+            log = EventLog(held=running.logged_bytes, tenant=caller.tenant) if logs else None
             # A log is kept alive for each of its readers.
             seconds = math.inf if in_background else keep_alive_seconds
-            stream = StoppableStream(served.scheduler, request, encoder, seconds, running, hold, log)
+            stream = StoppableStream(
+                served.scheduler, asked.requests, encoder, seconds, running, hold, log, asked.kept_bytes
+            )
             if not in_background:
                 return stream
             if not stored.store.keeps:
                 raise refused("this server stores no responses", "background")
-            check_size(held_bytes(request, served.scheduler.preparation.context_tokens), _LOWERED_BY)
-            keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
-            await running.begin(stream, keep)
+            context = served.scheduler.preparation.context_tokens
+            check_size(held := held_bytes(asked.requests[0], context), _LOWERED_BY)
+            keep = partial(_keep_events, stored.store, caller.tenant, asked.public_id, log)
+            await running.begin(stream, keep, held + asked.kept_bytes)
             if log is not None:
                 return LoggedStream(log, keep_alive_seconds)
             return work.response(encoder.so_far(), repeats=repeats)
         with hold():
-            answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
+            answer = await _whole(served, asked, http)
             (choice,) = answer.choices
             blocks, status = whole_blocks(choice), status_of(choice.end.reason)
             items: Sequence[dict[str, Any]] = (
-                [compaction.item_of(request.public_id, blocks)]
+                [compaction.item_of(asked.public_id, blocks)]
                 if asked.compacts
                 else envelope.items(blocks, choice.end.reason)
             )
@@ -222,6 +238,16 @@ def _add_creation(
         raise HTTPException(405, headers={"allow": "POST"})
 
 
+async def _whole(served: Served, asked: _Asked, http: Request) -> WholeAnswer:
+    return await whole_answer(
+        served.scheduler,
+        asked.requests,
+        lowered_by=_LOWERED_BY,
+        scope=http.scope,
+        kept_bytes=asked.kept_bytes,
+    )
+
+
 def _keep_events(store: ResponseStore, tenant: str, response_id: str, log: EventLog | None) -> None:
     if log is not None and not log.is_lost:
         store.keep_events(tenant, response_id, log)
@@ -235,7 +261,7 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         """Return how many tokens `/v1/responses` would make of the same body: exactly, not an estimate."""
         served = models.check(body.model)
         asked, _ = await _asked(body, caller, work, served, stored)
-        tokens = await served.scheduler.tokenize(asked.request.prompt, caller.tenant)
+        tokens = await served.scheduler.tokenize(asked.requests[0].prompt, caller.tenant)
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
     @router.post("/v1/responses/compact", response_model=None)
@@ -246,14 +272,14 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         Its `output` is the next request's `input`."""
         served = models.check(body.model)
         asked, work = await _asked(body, caller, work, served, stored)
-        request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
-        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
+        name_unkept_budget(served.scheduler, asked.requests, http.scope, budget_field_of(body))
+        answer = await _whole(served, asked, http)
         (choice,) = answer.choices
-        item = compaction.item_of(request.public_id, whole_blocks(choice))
+        item = compaction.item_of(asked.public_id, whole_blocks(choice))
 
         def text() -> bytes:
             compacted = {
-                "id": request.public_id,
+                "id": asked.public_id,
                 "object": "response.compaction",
                 "created_at": int(time.time()),
                 "output": [*listed([asked.since]), item],
@@ -305,8 +331,7 @@ def _add_stored(
         images and files is not kept."""
         found = stored.found(caller.tenant, response_id)
         page = Page(order, after, before, limit)
-        text = await work.also_of(found.bytes)(lambda: page.json_of(listed(found.turns[:-1])))
-        return Response(text, media_type="application/json")
+        return await work.also_of(found.bytes).text(lambda: page.json_of(listed(found.turns[:-1])))
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:

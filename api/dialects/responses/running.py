@@ -14,6 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
+from api.answers.whole_answer import MAX_HELD_BYTES
+from api.bodies.body import charge_body
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
 from api.dialects.responses.event_log import EventLog
 from scheduler.errors import TenantLimit, Unavailable
@@ -24,7 +26,8 @@ from scheduler.service import RequestStream, Scheduler
 _log = structlog.get_logger("responses")
 
 MAX_BACKGROUND = 64
-"""Responses of one tenant that wait or are made in the background: their clients hold no connections."""
+"""Responses of one tenant that wait or are made in the background: their clients hold no connections, and
+what their bodies are charged ends with the requests that began them."""
 Hold: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Holds the conversation of a response while that is made."""
 
@@ -38,6 +41,9 @@ class RunningResponses:
         """The conversations that have a response, by tenant."""
         self._nursery: trio.Nursery | None = None
         self._in_background: Counter[str] = Counter()
+        self._background_bytes: Counter[str] = Counter()
+        self.logged_bytes: Counter[str] = Counter()
+        """The size of the event logs that grow, by tenant."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. Before that, requests have ended (`Scheduler.end_all`), and with them all
@@ -46,22 +52,25 @@ class RunningResponses:
             task_status.started()
             await trio.sleep_forever()
 
-    async def begin(self, stream: StoppableStream, keep: Callable[[], None]) -> None:
+    async def begin(self, stream: StoppableStream, keep: Callable[[], None], held_bytes: int) -> None:
         """Make a response in the background. Return when it is accepted; raise what refuses it. `keep` is
-        called when it is over."""
+        called when it is over. `held_bytes`: the most that its answer and its body take until then."""
         if self._nursery is None:
             raise Unavailable("the server does not make responses in the background yet")
         tenant = stream.tenant
-        if self._in_background[tenant] >= MAX_BACKGROUND:
-            why = f"{MAX_BACKGROUND} responses of this tenant are in the background"
+        others, held = self._in_background[tenant], self._background_bytes[tenant]
+        if others >= MAX_BACKGROUND or (others and held + held_bytes > MAX_HELD_BYTES):
+            why = f"{others} responses of this tenant, of up to {held >> 20} MiB, are in the background"
             raise TenantLimit(why, retry_after_seconds=10.0)
 
         async def counted(task_status: trio.TaskStatus[None]) -> None:
             self._in_background[tenant] += 1
+            self._background_bytes[tenant] += held_bytes
             try:
                 await stream.run_alone(keep, task_status)
             finally:
                 self._in_background[tenant] -= 1
+                self._background_bytes[tenant] -= held_bytes
 
         await self._nursery.start(counted)
 
@@ -94,26 +103,30 @@ class StoppableStream(EventStream):
     def __init__(
         self,
         scheduler: Scheduler,
-        request: GenerationRequest,
+        requests: list[GenerationRequest],
         encoder: ResponseEncoder,
         keep_alive_seconds: float,
         running: RunningResponses,
         hold: Hold = nullcontext,
         log: EventLog | None = None,
+        kept_bytes: int = 0,
     ) -> None:
         """`log`: gets the events of a response that is made without a client."""
-        super().__init__(scheduler, request, encoder, keep_alive_seconds)
+        super().__init__(scheduler, requests, encoder, keep_alive_seconds, kept_bytes=kept_bytes)
         self._responses = encoder
         self._running = running
         self._hold = hold
         self.log = log
-        self._key = (request.tenant, request.public_id)
-        self.tenant = request.tenant
+        self.tenant = requests[0].tenant
+        self._key = (self.tenant, requests[0].public_id)
+        self._scope: Scope = {}
+        self._charged_bytes = 0
         self._stopped = False
         self._waiting = trio.CancelScope()
         self._over = trio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         try:
             with self._hold(), self._running.entered(*self._key, self):
                 await super().__call__(scope, receive, send)
@@ -131,6 +144,8 @@ class StoppableStream(EventStream):
                 task_status.started()
             elif self.log is not None:
                 self.log.add(message["body"])
+                # A stream's end comes in megabytes, each in a turn of its own.
+                await trio.lowlevel.checkpoint()
 
         try:
             await self({"type": "http"}, _nothing, send)
@@ -158,6 +173,9 @@ class StoppableStream(EventStream):
         return self._responses.response
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
+        kept = self._responses.kept_bytes
+        charge_body(self._scope, kept - self._charged_bytes)
+        self._charged_bytes = kept
         if not self._stopped:
             # Outside the scope: a cancel at the checkpoint would lose the event that was just taken.
             if (found := stream.take_choice_nowait()) is not None:

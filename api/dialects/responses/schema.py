@@ -104,7 +104,7 @@ class CreateResponse(KeptItems, AccountFields, BoundFields, ThinkingFields, Stru
     """`POST /v1/responses`."""
 
     items_field = "input"
-    bulk = ("input", "_kept")
+    bulk = ("input", "_kept", "tools", "instructions")
     unsupported = RESPONSES
 
     model: str | None = None

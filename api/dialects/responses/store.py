@@ -53,16 +53,13 @@ class Stored:
     charged_bytes: int
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
+    bytes: int = 0
+    """Those of the conversation: its JSON text, and what the interpreter takes for it."""
     background: bool = False
     is_kept: bool = False
     """Whether a client asked to have it kept: a conversation, or a response in the background."""
     events: EventLog | None = None
     """The events of a response that was streamed in the background."""
-
-    @property
-    def bytes(self) -> int:
-        """Return how much JSON text the conversation is."""
-        return sum(len(turn.messages_json) + len(turn.items_json) for turn in self.turns)
 
     def messages(self) -> list[Message]:
         """Return decoded messages; 100 MB take a second."""
@@ -128,12 +125,14 @@ class ResponseStore:
         `before` is what it continues, `since` what came after that. Return False, and change nothing, if it
         is larger than the whole store."""
         turns = (*(() if before is None else before.turns), *since)
+        size = 0 if before is None else before.bytes
+        size += sum(len(text) + _TEXT_BYTES for turn in since for text in turn.texts if text)
         # An answer's turn has the response's own text.
-        texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}
-        charged = _ENTRY_BYTES + sum(len(text) + _TEXT_BYTES for text in texts.values())
+        is_shared = bool(turns) and turns[-1].items_json is body_json
+        charged = _ENTRY_BYTES + size + (0 if is_shared else len(body_json) + _TEXT_BYTES)
         charged += 0 if events is None else events.bytes
         kept = background or stored_id.startswith(CONVERSATION)
-        stored = Stored(body_json, turns, charged, background, kept, events)
+        stored = Stored(body_json, turns, charged, size, background, kept, events)
         fits = self.keeps and charged <= self._max_bytes
         if fits:
             self.delete(tenant, stored_id)

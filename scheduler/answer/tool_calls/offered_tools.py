@@ -7,6 +7,7 @@ beforehand and done in a worker thread.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -31,30 +32,38 @@ class OfferedTools:
     results."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
+        # As objects schemas take ten times their text, and most requests that wait never read them.
+        self._texts = {tool.name: pickle.dumps(tool.parameters) for tool in tools}
+        self._schemas: dict[str, Schema] = {}
         self._types: dict[str, Mapping[str, frozenset[str]]] = {}
         self._large: dict[str, bool] = {}
 
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._texts.values()))
+
     def __contains__(self, name: object) -> bool:
-        return name in self._tools
+        return name in self._texts
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._texts)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tools)
+        return iter(self._texts)
 
     @cached_property
     def longest_name(self) -> int:
-        return max(map(len, self._tools), default=0)
+        return max(map(len, self._texts), default=0)
 
     def taking(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the tools that have all of these parameters, and need no other."""
         return [name for name, tool in self._tools.items() if _takes(tool.parameters, arguments)]
 
     def schema(self, name: str) -> Schema:
-        tool = self._tools.get(name)
-        return {} if tool is None else tool.parameters
+        if name not in self._schemas:
+            text = self._texts.get(name)
+            self._schemas[name] = {} if text is None else pickle.loads(text)
+        return self._schemas[name]
 
     def types(self, name: str) -> Mapping[str, frozenset[str]]:
         """Return the JSON types that each of a tool's parameters allows."""

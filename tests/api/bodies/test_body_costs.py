@@ -3,6 +3,7 @@ long."""
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from api.dialects.json_route import MODELS as MODEL_PLACES
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.served_models import ServedModels
 from scheduler.offload import Lane
+from scheduler.request import ChatPrompt, TextPrompt, TokenPrompt, Tool
+from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, app_of, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
@@ -369,6 +372,35 @@ def test_models_of_bodies_are_bounded_however_many_wait(
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
     assert 1 <= greatest <= most
+
+
+_MARK = "the text of a prompt"
+_SAID = {"messages": many(3, _MARK), "tool_choice": "none"}
+PROMPTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {**_SAID, "tools": [{"function": {"name": "f", "description": _MARK}}]}),
+    ("/v1/completions", {"prompt": [_MARK, _MARK]}),
+    ("/v1/messages", {"max_tokens": 9, "messages": many(3, _MARK), "system": _MARK}),
+    ("/v1/responses", {"input": many(3, _MARK), "instructions": _MARK}),
+    ("/v1/responses", {"input": many(3, _MARK), "background": True}),
+]
+_HOLDERS = (Body, ChatPrompt, TextPrompt, TokenPrompt, Tool)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), PROMPTS)
+@trio_test
+async def test_nobody_holds_the_objects_of_a_prompt_that_is_tokens(
+    path: str, body: dict[str, Any], stream: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its charge has ended, and the answer may take minutes: a thousand of them were gigabytes."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=100.0))
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        nursery.start_soon(partial(client.post, path, json={**body, "stream": stream}))
+        await trio.sleep(1.0)
+        assert scheduler.busy
+        held = [one for one in gc.get_objects() if isinstance(one, _HOLDERS) and _MARK in repr(one)]
+        nursery.cancel_scope.cancel()
+    assert held == []
 
 
 LISTS = json.dumps({"a": [[]] * 1000})

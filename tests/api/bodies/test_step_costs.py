@@ -15,17 +15,23 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 import trio.testing
+from starlette.types import Message
 
+from api.answers.event_stream import _send_all
 from api.bodies.worker_threads import WorkerThreads
 from api.dialects.openai.encode import ChunkEncoder
+from api.dialects.responses.encode import ResponseEncoder
+from api.dialects.responses.envelope import Echo, Envelope
+from api.dialects.responses.event_log import EventLog
+from api.dialects.responses.schema import CreateResponse
 from scheduler.answer.answer_format import AnswerFormat, tool_syntax
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.events import Failed, Finished, StreamEvent
-from scheduler.request import Tool
+from scheduler.events import Failed, Finished, FinishReason, StreamEvent, TextDelta, TokenLogprobs, Usage
+from scheduler.request import Sampling, Tool
 from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.stream import RequestStream
@@ -228,3 +234,36 @@ def test_all_choices_get_the_same(name: str) -> None:
     assert all(isinstance(final, Finished) for final in finals)
     texts_of = ["".join([getattr(event, "text", "") or "" for event in events]) for events in got]
     assert len(set(texts_of)) == 1
+
+
+def _longest_turn_of_an_end(tokens: int) -> float:
+    """Return the longest turn of the task that sends the end of a response in the background, with this many
+    tokens and 20 alternatives of each."""
+    entry = TokenLogprobs.of(0, -1.0, ((1, -2.0),) * 20, lambda token: b"word")
+    ended = Finished(FinishReason.STOP, Usage(1, 0, tokens, 0))
+    stored, log, longest = list[bytes](), EventLog(max_bytes=1 << 30), Longest()
+    body = CreateResponse(input="x")
+    envelope = Envelope("resp_1", 7, "m", Echo.of(body, Sampling(), {}))
+    encoder = ResponseEncoder(envelope, lambda status, text, blocks: stored.append(text))
+    for _ in range(tokens // 32):
+        encoder.event(0, TextDelta("word " * 32, (entry,) * 32))
+
+    async def send(message: Message) -> None:
+        log.add(message["body"])
+        await trio.lowlevel.checkpoint()
+
+    async def end() -> None:
+        await _send_all(send, encoder.event(0, ended), encoder.finish(ended.usage))
+
+    gc.disable()
+    trio.run(end, instruments=[longest])
+    gc.enable()
+    assert len(stored[0]) > 1000 * tokens
+    assert log.bytes > 4 * len(stored[0])
+    return longest.seconds
+
+
+def test_nor_does_the_end_of_a_stream_with_log_probabilities() -> None:
+    """50 MB, four times: they were joined, stored and logged in one turn, 0.8 s."""
+    turns = (_longest_turn_of_an_end(30_000) for _ in range(3))
+    assert any(seconds < _MOST_SECONDS for seconds in turns)

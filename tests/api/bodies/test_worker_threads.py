@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from threading import Event
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.bodies import freed_memory, worker_threads
+from api.bodies import worker_threads
 from api.bodies.worker_threads import FairLimiter, WorkerThreads
 from scheduler.offload import Lane
 
@@ -59,28 +59,19 @@ def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves
     trio.run(main)
 
 
-def test_the_collector_stays_off_from_large_work_to_the_return_of_its_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The next stage frees what was validated, and a collection in between would visit all of it."""
-    while not gc.isenabled():  # The pause of another test's work ends by itself.
-        Event().wait(0.01)
-    returns: list[bool] = []
-    monkeypatch.setattr(worker_threads, "return_soon", lambda: returns.append(gc.isenabled()))
+def test_the_collector_is_off_while_large_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hears of its end."""
+    heard = list[str]()
+    work = SimpleNamespace(begin=lambda: heard.append("begin"), end=lambda: heard.append("end"))
+    monkeypatch.setattr(worker_threads, "LARGE_WORK", work)
 
     async def main() -> None:
         threads = WorkerThreads()
-        assert await threads(gc.isenabled)
-        assert not await in_large_thread(threads, gc.isenabled)
+        await threads(lambda: heard.append("plain"))
+        await in_large_thread(threads, lambda: heard.append("large"))
 
-    try:
-        trio.run(main)
-        assert returns == [False]
-        assert not gc.isenabled()
-        freed_memory._after_large_work()
-        assert gc.isenabled()
-    finally:
-        gc.enable()
+    trio.run(main)
+    assert heard == ["plain", "begin", "large", "end"]
 
 
 def test_what_large_work_raises_reaches_its_client() -> None:
@@ -153,10 +144,10 @@ async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
 
 def test_a_plain_request_is_prepared_while_sixty_unknown_grammars_wait() -> None:
     """Also of the same tenant: without keys there is only one. And one tenant's grammars leave another's a
-    thread, if there is more than one."""
+    thread."""
 
     async def main() -> None:
-        threads = WorkerThreads(cores=3)
+        threads = WorkerThreads(cores=1)
         ours = [Work() for _ in range(60)]
         theirs = Work()
         async with trio.open_nursery() as nursery:

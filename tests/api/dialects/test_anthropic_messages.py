@@ -248,7 +248,7 @@ async def test_tokens_are_counted_as_they_are_used(autojump_clock: trio.testing.
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens: "),
-    ({"max_tokens": 0}, "max_tokens: "),
+    ({"max_tokens": -1}, "max_tokens: "),
     ({"temperature": 1.5}, "temperature: "),
     ({"messages": []}, "messages: "),
     ({"messages": [{"role": 5, "content": "x"}]}, "messages.0.role: "),

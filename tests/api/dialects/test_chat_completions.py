@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -67,6 +68,33 @@ async def test_a_streamed_answer_is_the_same_text_in_chunks(autojump_clock: trio
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + [
         "length"
     ]
+
+
+_PREWARM: dict[str, Any] = {"prompt_cache_options": {"prewarm": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", chat(**_PREWARM)),
+        ("/v1/responses", {"input": "hello", **_PREWARM}),
+        ("/v1/messages", {**chat(), "max_tokens": 0}),
+    ],
+)
+@trio_test
+async def test_a_prewarm_reads_the_prompt_alone(
+    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """As each provider asks for it; a whole answer was made and stored."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        whole = (await client.post(path, json=body)).json()
+        streamed = await client.post(path, json={**body, "stream": True})
+    usage = whole["usage"]
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == 0
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) > 0
+    assert streamed.status_code == 200
+    assert not re.search(r"w\d+ ", f"{whole}{streamed.text}")
 
 
 @trio_test

@@ -133,6 +133,7 @@ async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockC
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"suffix": "end"}, "suffix", "not supported here"),
     ({"best_of": 2}, "best_of", "not supported here"),
+    ({"best_of": 3, "n": 2}, "best_of", "not supported here"),
     ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
     ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "with echo: true it needs"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),

@@ -59,9 +59,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
     found: list[GenerationRequest] = []
     stream = Scheduler.stream
 
-    def recorded(scheduler: Scheduler, request: GenerationRequest) -> Any:
-        found.append(request)
-        return stream(scheduler, request)
+    def recorded(scheduler: Scheduler, requests: list[GenerationRequest]) -> Any:
+        found.extend(requests)
+        return stream(scheduler, requests)
 
     monkeypatch.setattr(Scheduler, "stream", recorded)
     return found

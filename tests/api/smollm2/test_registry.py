@@ -106,7 +106,8 @@ def test_what_does_not_come_is_said_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "environment", [{"PIP_NO_INDEX": "1"}, {"PIP_INDEX_URL": "file:///opt/wheels/simple"}]
+    "environment",
+    [{"PIP_NO_INDEX": "1"}, {"PIP_INDEX_URL": "file:///opt/wheels/simple"}, {"PIP_INDEX_URL": "http://[no"}],
 )
 def test_a_network_that_pip_may_not_ask_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
     transport = Registry()

@@ -225,6 +225,7 @@ REFUSED: list[tuple[GenerationRequest, str, str]] = [
     (request(Pattern(r"(?=a)b", "guided_regex")), "guided_regex", "look-around"),
     (request(Rules("start: x", "guided_grammar")), "guided_grammar", "unknown name"),
     (request(Rules('root ::= "a', "guided_grammar")), "guided_grammar", ""),
+    (request(Rules(f'root ::= {"(" * 60_000}"a"', "guided_grammar")), "guided_grammar", "nested too deeply"),
     (request(tools=(Tool("f", parameters={"type": 5}, strict=True, place="t"),)), "t.type", ""),
     (request(tool_choice=ToolChoice.REQUIRED), "tool_choice", "no tools"),
     (request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED, only_tool="g"), "tool_choice", "'g' is none"),

@@ -86,6 +86,25 @@ def test_a_hostile_grammar_ends_its_process_and_is_a_400(name: str) -> None:
     assert LIMITS.search(refused.refusal.message)
 
 
+def test_a_grammar_without_an_end_holds_up_no_other_one() -> None:
+    async def main() -> None:
+        trials, endless = GrammarTrials(setup, os.environ, cpu_seconds=600), list[Written]()
+
+        async def hostile() -> None:
+            endless.append(await trials.written(HOSTILE["a long look-ahead"]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trials.run)
+            nursery.start_soon(hostile)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(2):
+                assert not (await trials.written(of_text(OneOf(("yes",), "p")))).refusal
+            assert not endless
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_a_process_that_ends_by_itself_is_no_verdict_on_a_grammar() -> None:
     """Nor is one that cannot be started: the client may send it again."""
 

@@ -10,7 +10,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from llguidance import LLMatcher
 
 from scheduler.grammar.part import Parts
-from scheduler.grammar.unheld import MORE, MOST_NAMED, SEARCH_SECONDS, fault
+from scheduler.grammar.unheld import MORE, MOST_NAMED
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.structure import JsonText
 from tests.scheduler.grammar.schema_walks import vocabulary
@@ -156,19 +156,3 @@ def test_many_are_named_by_the_first() -> None:
     many = {f"{name:02}": {"not": {"const": 1}} for name in range(40)}
     named = held({"type": "object", "properties": many})[1]
     assert named == (*(f"/properties/{name:02}/not" for name in range(MOST_NAMED)), MORE)
-
-
-def test_the_search_for_a_keyword_ends_with_its_time() -> None:
-    """Each step takes a fifth of the time, and there are twenty of them: what was found is named."""
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += SEARCH_SECONDS / 5
-        return now
-
-    schema: dict[str, Any] = {"pattern": "("}
-    for _ in range(20):
-        schema = {"type": "array", "items": schema}
-    path = fault(schema, "no", lambda part: "no" if "pattern" in json.dumps(part) else None, clock)
-    assert path == ("items",) * 6

@@ -220,7 +220,8 @@ def test_a_closed_gate_stays_closed() -> None:
 
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:
-    """Else one tenant's thousand slow grammars are in no bound. Those that the engine has room for do not."""
+    """Else one tenant's thousand slow grammars are in no bound. Those that the engine has room for do not,
+    and the tenant with most yields."""
     admission = Admission(empty_queue(IntakeConfig(max_queue=8, max_queue_per_tenant=2)))
     ours, theirs = ask(tenant="ours"), ask(tenant="theirs")
     with ExitStack() as preparing:
@@ -232,6 +233,7 @@ def test_who_is_being_prepared_counts_as_waiting() -> None:
             pass
         for number in range(6):
             preparing.enter_context(admission.preparing(ask(tenant=f"{number}"), 0.0, engine_room=1))
-        assert isinstance(refusal(lambda: admission.preparing(theirs, 0.0, 1).__enter__()), QueueFull)
+        assert isinstance(refusal(lambda: admission.preparing(theirs, 0.0, 1, 2).__enter__()), QueueFull)
+        admission.check(theirs, 0.0, engine_room=1)
     with admission.preparing(ours, 0.0, engine_room=0):
         pass

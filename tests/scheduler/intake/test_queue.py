@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -73,7 +74,6 @@ class IntakeMachine(RuleBasedStateMachine):
         waiting = list(self.waiting.values())
         assert len(self.queue) == len(waiting)
         assert self.queue.room == LIMIT - len(waiting)
-        assert self.queue.full == (len(waiting) >= LIMIT)
         assert self.queue.prompt_tokens == sum(len(record.submit.prompt) for record in waiting)
         for tenant in "AB":
             count_ = sum(record.request.tenant == tenant for record in waiting)
@@ -99,6 +99,30 @@ def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
     queue.push(make_record(1), 0.0)
     with pytest.raises(AssertionError):
         queue.push(make_record(2), 0.0)
+
+
+@given(arrivals=st.lists(st.tuples(st.sampled_from("AAABC"), st.integers(1, 3)), max_size=20))
+def test_a_full_queue_drops_the_newest_of_the_tenant_with_most(arrivals: list[tuple[str, int]]) -> None:
+    """For another tenant's, until that would have as many: nobody is refused for another's flood."""
+    queue, ids = empty_queue(IntakeConfig(max_queue=LIMIT)), count(1)
+    waiting: list[StreamRecord] = []
+    for now, (tenant, requests) in enumerate(arrivals):
+        held = Counter(record.request.tenant for record in waiting)
+        own = held[tenant] + requests
+        fair = own + sum(min(count_, own) for name, count_ in held.items() if name != tenant)
+        assert (queue.yielding(tenant, requests) is not None) == (fair <= LIMIT)
+        if fair > LIMIT:
+            continue
+        for record in queue.surplus(tenant, requests):
+            of_tenant = [one for one in waiting if one.request.tenant == record.request.tenant]
+            assert of_tenant[-1] is record
+            assert len(of_tenant) == max(Counter(one.request.tenant for one in waiting).values())
+            waiting.remove(record)
+            queue._requests.move(record, Event.CANCEL)
+            queue.left(record, float(now))
+        for _ in range(requests):
+            waiting.append(make_record(next(ids), tenant=tenant))
+            queue.push(waiting[-1], float(now))
 
 
 def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) -> None:
