@@ -216,6 +216,6 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
         if self.continues:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if self.messages[-1].role != "assistant" or self.messages[-1].calls:
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
                 raise ValueError("only a last message that is the assistant's text can be continued")
         return self
