@@ -40,7 +40,7 @@ async def test_an_event_that_was_taken_is_given(events: int) -> None:
     """Whenever the stop comes: trio shuffles its tasks, so it comes before and after each checkpoint."""
     for _ in range(50):
         source = Waiting(events)
-        encoder = cast(ResponseEncoder, type("Encoder", (), {"response": {}})())
+        encoder = cast(ResponseEncoder, type("Encoder", (), {"response": {}, "kept_bytes": 0})())
         stream = StoppableStream(cast(Scheduler, None), [ask()], encoder, 60.0, RunningResponses())
         given: list[Any] = []
 
