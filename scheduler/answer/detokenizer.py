@@ -28,14 +28,10 @@ class Detokenizer(Protocol):
         """Return the text held back. Nothing may be fed after this."""
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """Return the character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_LETTERS = _byte_alphabet()
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+BYTE_LETTERS = {chr(one): one for one in _PRINTABLE} | {chr(256 + at): one for at, one in enumerate(_OTHERS)}
+"""The character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

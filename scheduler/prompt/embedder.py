@@ -166,7 +166,11 @@ def _pooler(path: Path, modules: list[tuple[str, str]]) -> Pooler:
                 pass
             case "Dense" if not normalize:
                 dense.append(folder)
-                _check_dense(path / folder)
+                module = read_json(path / folder / "config.json") or {}
+                if not (found := str(module.get("activation_function", "Identity"))).endswith(_ACTIVATIONS):
+                    raise StartupError(
+                        f"--model: {path / folder} has the activation {found}, not supported here"
+                    )
             case "Normalize":
                 normalize = True
             case _:
@@ -190,12 +194,6 @@ def _tokens(folder: Path) -> PooledTokens:
     if config.get("include_prompt") is False:
         raise StartupError(f"--model: {folder} leaves prompts out of its mean, which is not supported here")
     return _MODES[chosen[0]][0]
-
-
-def _check_dense(folder: Path) -> None:
-    activation = str((read_json(folder / "config.json") or {}).get("activation_function", "Identity"))
-    if not activation.endswith(_ACTIVATIONS):
-        raise StartupError(f"--model: {folder} has the activation {activation}, which is not supported here")
 
 
 def _reranker(path: Path, folder: Path | None) -> Pooler:

@@ -70,7 +70,8 @@ def find(model: str) -> Path:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
         raise StartupError(f"--model: {model!r} cannot be read: {error}") from error
-    if _is_gguf(path):
+    whole = any(path.glob("*.gguf")) and not (path / "config.json").exists()
+    if whole if path.is_dir() else path.suffix.lower() == ".gguf":
         raise StartupError(f"--model: {model!r} is GGUF, which is not served: {_INSTEAD_OF_GGUF}")
     if is_folder:
         return path
@@ -114,13 +115,6 @@ def refusal(error: Exception, model: str, revision: str = "main") -> str:
         case _:
             words = " ".join(str(error).split())[:200] or type(error).__name__
             return f"the hub cannot be reached ({words})\ncheck the network, HTTPS_PROXY and HF_ENDPOINT"
-
-
-def _is_gguf(path: Path) -> bool:
-    """Return whether a path names a GGUF file, there or not, or a folder with nothing but such files."""
-    if not path.is_dir():
-        return path.suffix.lower() == ".gguf"
-    return any(path.glob("*.gguf")) and not (path / "config.json").exists()
 
 
 def inspect(path: Path, task: Task = "auto", *, max_model_len: int | None = None) -> ModelFolder:

@@ -8,7 +8,6 @@ find out which kind it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import msgspec
@@ -104,11 +103,7 @@ class ThinkingBudgets:
         spelled = b"".join(map(self._tokenizer.token_bytes, ids))
         if not ids or spelled != mark.encode() or max(ids) >= self._vocabulary:
             return None
-        whole = all(
-            _occurs(ids, self._tokenizer.encode(before + mark + after)) for before, after in _CONTEXTS
-        )
+        written = (self._tokenizer.encode(before + mark + after) for before, after in _CONTEXTS)
+        size = len(ids)
+        whole = all(any(tuple(one[at : at + size]) == ids for at in range(len(one))) for one in written)
         return ids if whole else None
-
-
-def _occurs(part: tuple[int, ...], ids: Sequence[int]) -> bool:
-    return any(tuple(ids[at : at + len(part)]) == part for at in range(len(ids) - len(part) + 1))

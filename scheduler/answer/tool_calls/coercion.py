@@ -82,7 +82,9 @@ def _fit(check: SchemaCheck, value: Any, schema: Any, depth: int) -> Any:
     if isinstance(branches := schema.get("anyOf") or schema.get("oneOf"), list):
         fitted = [(_fit(check, value, one, depth - 1), one) for one in branches]
         found = [one for one, branch in fitted if isinstance(branch, Mapping) and check.accepts(one, branch)]
-        return found[0] if found and all(_are_equal(one, found[0]) for one in found) else value
+        # In Python True == 1.
+        alike = (type(one) is type(found[0]) and bool(one == found[0]) for one in found)
+        return found[0] if found and all(alike) else value
     types = check.types(schema)
     if types and not is_of(value, types):
         readings = [reading for kind in types for reading in _readings(check.budget, value, kind)]
@@ -98,11 +100,6 @@ def _fit(check: SchemaCheck, value: Any, schema: Any, depth: int) -> Any:
     if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
         return [_fit(check, item, items, depth - 1) for item in value]
     return value
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    # In Python True == 1.
-    return one is other or (type(one) is type(other) and bool(one == other))
 
 
 def _finite(text: str) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from scheduler.answer.schema_check import (
@@ -50,10 +49,6 @@ class OfferedTools:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)
-
-    @cached_property
-    def longest_name(self) -> int:
-        return max(map(len, self._texts), default=0)
 
     def taking(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the tools that have all of these parameters, and need no other."""

@@ -192,7 +192,8 @@ class CallReader:
         offered = self._calls.offered
         # A model that calls one tool that was not offered calls others.
         any_name = self._call is not None and self._call.started.name not in offered
-        while len(name) <= (_LONGEST_HEAD if any_name else offered.longest_name):
+        longest = _LONGEST_HEAD if any_name else max(map(len, offered), default=0)
+        while len(name) <= longest:
             letter = yield from self._stream.peek()
             if (name in offered or (any_name and name)) and (
                 not letter or not (letter.isalnum() or letter in "_-.")

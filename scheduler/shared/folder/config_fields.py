@@ -55,16 +55,16 @@ def unread_fields(config: Mapping[str, Any], module: Module) -> tuple[str, ...]:
     unread = {name: value for name, value in config.items() if name not in module.read and value is not None}
     for name, value in unread.items():
         allowed = _FIXED.get((module.name, name), WITH_EFFECT.get(name))
-        if (allowed is not None and not _is_one_of(value, allowed)) or not _is_in_code(name, value, module):
+        # In Python True is 1.
+        others = allowed is not None and not any(
+            value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed
+        )
+        if others or not _is_in_code(name, value, module):
             raise StartupError(
                 f"--model: config.json says {name} {value!r}, which changes answers and which mlx-lm's"
                 f" {module.name} does not compute: serve another model, or take the field out"
             )
     return tuple(sorted(unread))
-
-
-def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
 
 
 def _is_in_code(name: str, value: Any, module: Module) -> bool:
