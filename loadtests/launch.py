@@ -305,8 +305,8 @@ async def _answering(target: Target, seconds: float, log: Path | None = None) ->
         await ask(http, target.chat_url, body, answer, target.headers, seconds)
     if answer.outcome is not Outcome.OK:
         status = "" if answer.status is None else f"{answer.status} "
-        said = f"{target.url} does not answer: {answer.outcome.value}: {status}{answer.detail}"
-        raise LaunchError(f"{target.name}: {said}" + (f"\n{tail(log)}" if log else ""))
+        why = f"{target.url} does not answer: {answer.outcome.value}: {status}{answer.detail}"
+        raise LaunchError(f"{target.name}: {why}" + (f"\n{tail(log)}" if log else ""))
 
 
 def tail(log: Path) -> str:

@@ -30,7 +30,7 @@ def check_dimensions(dimensions: int, embedder: Embedder) -> None:
     allowed = cuts if isinstance(cuts, tuple) else range(1, most if cuts else 0)
     if dimensions not in (0, most) and dimensions not in allowed:
         which = f"1 to {most}" if cuts is True else " or ".join(map(str, sorted({*allowed, most})))
-        hint = "" if cuts else ": nothing in config.json says that fewer mean anything"
+        hint = "" if cuts else ": no is_matryoshka in config.json says that fewer mean anything"
         raise InvalidRequest(f"dimensions must be {which}, not {dimensions}{hint}", param="dimensions")
 
 

@@ -47,9 +47,9 @@ def _parted(
     renderer: structlog.typing.Processor, logger: Any, level: str, event: structlog.typing.EventDict
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the line for the file, and what a terminal shows."""
-    said = _SENTENCES.get(event["event"], "").format_map(event)
+    sentence = _SENTENCES.get(event["event"], "").format_map(event)
     line = renderer(logger, level, event)
-    return (line, said or line), {}
+    return (line, sentence or line), {}
 
 
 class _Parted:
@@ -58,13 +58,13 @@ class _Parted:
     def __init__(self, file: Write) -> None:
         self._file = file
 
-    def info(self, line: str, said: str) -> None:
+    def info(self, line: str, sentence: str) -> None:
         self._file(line)
 
-    def warning(self, line: str, said: str) -> None:
+    def warning(self, line: str, sentence: str) -> None:
         self._file(line)
         # The terminal's line may show how far a load is.
-        print(f"\r\x1b[K{said}", file=sys.stderr)
+        print(f"\r\x1b[K{sentence}", file=sys.stderr)
 
     debug = msg = info
     error = critical = exception = fatal = warn = warning

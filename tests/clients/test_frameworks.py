@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from api.answers.errors import WRONG_KEY, ApiError, from_scheduler
-from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, TenantLimit
+from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, SchedulerError, TenantLimit
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.fakes.played_server import PlayedServer, playing
 
@@ -118,7 +118,7 @@ def test_a_framework_gets_its_object(
     assert grammars == [True] * 2 * len(held) + [False] * 2 * len(worded)
 
 
-READ = {
+READ: dict[str, tuple[ApiError | SchedulerError, tuple[str | None, ...], tuple[str | None, ...]]] = {
     "the prompt is too long": (
         PromptTooLong(41_000, None, 40_960, param="messages"),
         ("BadRequestError", "ContextWindowExceededError", "context_overflow"),

@@ -59,7 +59,6 @@ CLAIMS = [
     ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),
     ("docs/capacity.md", "- {} GB for the process", round(limits.PROCESS_BYTES / 1e9, 2)),
     ("docs/tuning.md", "(default: {} times the usual gap)", pace.AUTOMATIC_RATIO),
-    ("README.md", "the last {} minutes", KEPT_SAMPLES // 60),
     ("docs/operating.md", "keeps {} minutes", KEPT_SAMPLES // 60),
     ("docs/fair-shares.md", "has waited for {} seconds", FAIRNESS.patience_seconds),
     ("docs/troubleshooting.md", "died {} times in", RECOVERY.max_engine_deaths),

@@ -182,10 +182,10 @@ class Document(_Media):
         """Return a text document with its title, or the line that names another one."""
         source = self.source
         if source.type in ("text", "content"):
-            told = (self.title, self.context, source.data, *(block.as_text for block in source.content))
+            parts = (self.title, self.context, source.data, *(block.as_text for block in source.content))
         else:
-            told = (media.note("document", source.data, self.title), self.context)
-        return joined(filter(None, told))
+            parts = (media.note("document", source.data, self.title), self.context)
+        return joined(filter(None, parts))
 
 
 class Thinking(Body):

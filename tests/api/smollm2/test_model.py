@@ -81,7 +81,7 @@ def test_room_is_asked_for_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a full disk would keep is a hidden file of megabytes."""
-    monkeypatch.setattr(model.shutil, "disk_usage", lambda path: SimpleNamespace(free=200_000_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=200_000_000))
     with pytest.raises(StartupError, match=r"needs 300 MB .* 200 MB are free.*XDG_CACHE_HOME"):
         model.ensure(print, {"XDG_CACHE_HOME": str(tmp_path), "PIP_NO_INDEX": "1"})
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
