@@ -175,6 +175,15 @@ class ToolCallArguments:
     text: str
 
 
+class CallFault(StrEnum):
+    """Why a call cannot be read."""
+
+    NO_CALL = "no_call"
+    """Marks of calls without a call that names a tool."""
+    ARGUMENTS = "arguments"
+    UNFINISHED = "unfinished"
+
+
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
     """A tool call that cannot be parsed: the model's failure, so the answer continues.

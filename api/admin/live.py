@@ -202,6 +202,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         "draft_tokens": sum(
             value_of(proposed) for engine in metrics.engines for proposed in engine.draft_tokens.values()
         ),
+        "malformed_calls": list(metrics.malformed_calls.series()),
         "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
     }
     result: dict[str, Any] = rounded(body)

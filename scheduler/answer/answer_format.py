@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from scheduler.answer import harmony
@@ -79,14 +79,20 @@ class AnswerFormat:
         known = (name for name, syntax in REASONING_SYNTAXES.items() if syntax == self.reasoning)
         return next(known, self.reasoning.start)
 
+    def with_generic_tools(self) -> AnswerFormat:
+        """Return the format of a model whose template writes no tools: what it learned is read, too."""
+        generic, own = tool_syntax(GENERIC), self.tools
+        learned = () if own is None else (replace(own, also=()), *own.also)
+        return replace(self, tools=replace(generic, also=tuple(dict.fromkeys((*generic.also, *learned)))))
+
     def spelled(self, *, tools: bool) -> frozenset[str]:
-        """Return the control tokens that must appear in the text so that the marks are found. Others are
-        dropped."""
+        """Return the marks that are found in the text: the control tokens that are parts of them must appear
+        in it. Others are dropped."""
         tokens = list(self.hidden_marks)
         if self.layout is not Layout.MARKS:
             tokens += harmony.TOKENS
         if self.reasoning is not None:
-            tokens += [self.reasoning.start, self.reasoning.end, *_REASONING_TOKENS]
+            tokens += [self.reasoning.start, self.reasoning.end]
         if tools and self.tools is not None:
             tokens += [token for one in (self.tools, *self.tools.also) for token in one.control]
         return frozenset(tokens)
@@ -100,8 +106,6 @@ MODEL_DEFAULTS: dict[str, dict[str, str]] = {
 
 _HARMONY = {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"}
 _XTML = {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}
-_REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
-"""Control tokens in reasoning marks of more than one token."""
 
 REASONING_SYNTAXES = {
     "think": ReasoningSyntax("<think>", "</think>"),
@@ -116,6 +120,7 @@ REASONING_SYNTAXES = {
     "seed": ReasoningSyntax("<seed:think>", "</seed:think>"),
     "minimax_m3": ReasoningSyntax("<mm:think>", "</mm:think>"),
     "granite": ReasoningSyntax("Here is my thought process:", "Here is my response:"),
+    "apriel": ReasoningSyntax("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 }
 REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 """Values of `--reasoning-parser`."""
@@ -150,10 +155,12 @@ def answer_format(
         return AnswerFormat(layout=Layout.HARMONY)
     program = template_type(tokenizer, model_type)
     template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+    tools = _tools(tokenizer, model_type, tool_parser, program, template)
+    is_muse = "muse_spark" in (program, tools and tools.name)
     return AnswerFormat(
         reasoning=_reasoning(template, vocabulary, reasoning_parser),
-        tools=_tools(tokenizer, model_type, tool_parser, program, template),
-        layout=Layout.MUSE_SPARK if program == "muse_spark" else Layout.MARKS,
+        tools=tools,
+        layout=Layout.MUSE_SPARK if is_muse else Layout.MARKS,
         hidden_marks=_around_text(template, vocabulary),
     )
 

@@ -275,23 +275,29 @@ class Assembly:
         """Read a message with its header."""
         self._enter(SectionKind.HIDDEN)
         stream, header, block = self._stream, Header(), self._block
-        mark = ""
+        begun, mark = stream.position, ""
+        stream.keep()
         while not mark:
             text, mark = stream.before((MESSAGE, *ENDS))
             header.text += text
-            if not mark and (stream.closed or header.is_none):
+            if header.is_text:
+                stream.rewind(begun)
+                header.text = mark = ""
+                break
+            if not mark and (stream.closed or header.is_long):
                 break
             if not mark:
                 yield None
-        calls = block is not None and header.recipient is not None
-        if not (calls and mark == MESSAGE):
+        stream.release()
+        recipient = None if block is None or mark != MESSAGE else header.recipient(self.calls.offered)
+        if recipient is None:
             self.section = SectionKind.REASONING if header.is_reasoning else SectionKind.TEXT
         if mark == MESSAGE:
             stream.read(len(mark))
-        elif not self._cut or header.is_none:
+        elif not self._cut or header.is_long:
             yield from self._say(header.message)
-        if block is not None and header.recipient is not None and mark == MESSAGE:
-            yield from self._addressed(block, header.recipient)
+        if block is not None and recipient is not None:
+            yield from self._addressed(block, recipient)
         mark = yield from self._until(BOUNDS)
         if mark in ENDS:
             stream.read(len(mark))

@@ -13,6 +13,7 @@ first use and needs token ids of that vocabulary, while a model folder has its o
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 MESSAGE = "<|message|>"
@@ -27,7 +28,9 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _PARTS = re.compile(r"^\s*assistant\b|<\|(?:channel|constrain)\|>\s*\w*|\bto=[^\s<]+")
 _BEGINNINGS = ("<|channel|>", "<|constrain|>", "to=", "assistant", "commentary", "analysis", "final")
+_WORD = re.compile(r"[^\s<>|]+")
 _NO_TOOLS = frozenset(("assistant", "user", "all", "commentary", "final", "self"))
+_OF_HEADERS = _NO_TOOLS | {"analysis", "json", "code"}
 _THOUGHTS = ("analysis", "self")
 
 
@@ -37,11 +40,13 @@ class Header:
 
     text: str = ""
 
-    @property
-    def recipient(self) -> str | None:
-        """Return the tool that the message is for; None if it is for the user, or nobody."""
-        found = _RECIPIENT.search(self.text)
-        return None if found is None or found[1] in _NO_TOOLS else found[1]
+    def recipient(self, offered: Container[str]) -> str | None:
+        """Return the tool that the message is for; None if it is for the user, or nobody. `offered`: names
+        that count wherever they stand."""
+        if (found := _RECIPIENT.search(self.text)) is not None:
+            return None if found[1] in _NO_TOOLS else found[1]
+        words = (word for word in _WORD.findall(self.text) if word not in _OF_HEADERS)
+        return next((word for word in words if word in offered), None)
 
     @property
     def is_reasoning(self) -> bool:
@@ -49,11 +54,15 @@ class Header:
         return any(name in _THOUGHTS for name in named)
 
     @property
-    def is_none(self) -> bool:
+    def is_text(self) -> bool:
         """Return whether it is certainly no header but the answer itself."""
         text = self.text.lstrip()
-        begins = any(one.startswith(text[: len(one)]) for one in _BEGINNINGS)
-        return not begins or len(self.text) > _LONGEST_HEADER
+        return not any(one.startswith(text[: len(one)]) for one in _BEGINNINGS)
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether its mark is certainly missing."""
+        return len(self.text) > _LONGEST_HEADER
 
     @property
     def message(self) -> str:

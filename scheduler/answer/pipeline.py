@@ -6,6 +6,7 @@ engine immediately, even if the client reads slowly. No stage waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from scheduler.answer.assembly import Assembly, SectionKind
@@ -14,7 +15,7 @@ from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
 from scheduler.answer.text_stream import Heavy
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
+from scheduler.events import AnswerPiece, CallFault, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 from scheduler.shared.thinking import ThinkingLimit
 
@@ -69,8 +70,9 @@ class AnswerPipeline:
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
-    def malformed_calls(self) -> int:
-        return 0 if self._assembly is None else self._assembly.calls.malformed
+    def call_faults(self) -> Counter[CallFault]:
+        """Return why tool calls that the model wrote cannot be read, and how many."""
+        return Counter() if self._assembly is None else self._assembly.calls.faults
 
     @property
     def call_notation(self) -> str:

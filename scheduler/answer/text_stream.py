@@ -172,9 +172,9 @@ class TextStream:
         """Read and return the first of `literals` that is next. Raise NotAsWritten."""
         if found := (yield from self.any_of(filter(None, literals))):
             return found
-        raise (TextEnded if (yield from self.ended()) else NotAsWritten)(
-            f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}"
-        )
+        rest = self._text[self._at :]
+        is_half = any(one.startswith(rest) for one in literals)
+        raise (TextEnded if is_half else NotAsWritten)(f"{rest[:40]!r} instead of {' or '.join(literals)}")
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
         """Read and return the text that is certainly before the first of `marks`, and that mark, unread (""
@@ -182,13 +182,12 @@ class TextStream:
         if not marks:
             return self.read(len(self._text) - self._at), ""
         wanted = wanted_marks(tuple(marks))
-        if (found := wanted.pattern.search(self._text, self._at)) is not None:
-            rest = self._text[found.start() : found.start() + wanted.longest]
-            # At the end of the text it may be the beginning of a longer one.
-            is_half = not self.closed and wanted.beginning(rest) == len(rest)
-            return self.read(found.start() - self._at), "" if is_half else found[0]
         start = max(self._at, len(self._text) - wanted.longest)
         keep = 0 if self.closed else wanted.beginning(self._text[start:])
+        found = wanted.pattern.search(self._text, self._at)
+        # What begins before it, at the end of the text, may be a longer one.
+        if found is not None and (not keep or found.start() < len(self._text) - keep):
+            return self.read(found.start() - self._at), found[0]
         return self.read(len(self._text) - keep - self._at), ""
 
     def until(

@@ -8,6 +8,7 @@ in each form until all its words are written; what is lost in every form is name
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from itertools import chain, count
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from scheduler.answer.notations.description import NUMBER, TOOL, JsonObject, Keywords, Notation
 from scheduler.prompt.chat_template import JOINT, Renderer, tried
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
@@ -32,6 +34,8 @@ class Form:
 
     verdict: str
     apply: Callable[[ChatPrompt], ChatPrompt]
+    moves_text: bool = False
+    """Whether what stands between text and calls is not the template's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,30 @@ def _text_apart(message: Message) -> Iterator[Message]:
     yield message | {"content": ""}
 
 
+def _in_notation(notation: Notation) -> Form | None:
+    """Return the form in which calls are text in the model's own notation; None where their values are no
+    JSON there."""
+
+    def written(call: dict[str, Any], number: int) -> str:
+        function = call["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        if isinstance(notation.arguments, Keywords):
+            members = function["arguments"].items()
+            arguments = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in members)
+        head = notation.head.replace(TOOL, function["name"]).replace(NUMBER, str(number))
+        return f"{notation.call_start}{head}{arguments}{notation.tail}{notation.call_end}"
+
+    def as_text(message: Message) -> Iterator[Message]:
+        each = [written(call, number) for number, call in enumerate(message["tool_calls"])]
+        calls = f"{notation.opening}{notation.separators[0].join(each)}{notation.closing}"
+        text = "\n".join(part for part in (message.get("content"), calls) if part)
+        yield {name: value for name, value in message.items() if name != "tool_calls"} | {"content": text}
+
+    if not isinstance(notation.arguments, JsonObject | Keywords):
+        return None
+    return Form("loses calls: they are passed as text in its notation", _on_answers(as_text), True)
+
+
 def _one_call_each(messages: Messages) -> Iterator[Message]:
     for head, results in _rounds(messages):
         calls = head.get("tool_calls") or ()
@@ -197,7 +225,7 @@ def _with_system(prompt: ChatPrompt) -> ChatPrompt:
     return replace(prompt, messages=({"role": "system", "content": ""}, *prompt.messages))
 
 
-APART = Form("loses text beside calls: it is passed as a message before them", _on_answers(_text_apart))
+APART = Form("loses text beside calls: it is passed as a message before them", _on_answers(_text_apart), True)
 TEXTLESS = Form("", _on_answers(lambda message: (message | {"content": ""},)))
 """For a conversation that the template refuses with `APART`."""
 
@@ -289,14 +317,18 @@ _NEEDS = (
 )
 
 
-def forms_of(fitted: Callable[[tuple[Form, ...]], Renderer]) -> tuple[tuple[Form, ...], tuple[str, ...]]:
+def forms_of(
+    fitted: Callable[[tuple[Form, ...]], Renderer], notation: Notation | None = None
+) -> tuple[tuple[Form, ...], tuple[str, ...]]:
     """Return the forms in which a template takes histories, and the names of what it loses in all of them.
-    `fitted`: the renderer that passes these forms. About twenty prompts."""
+    `fitted`: the renderer that passes these forms. `notation`: of its calls. About twenty prompts."""
+    as_text = None if notation is None else _in_notation(notation)
     chosen: tuple[Form, ...] = ()
     missed: list[_Need] = []
     for need in _NEEDS:
         known = bool(need.after) and need.after in {one.name for one in missed}
-        tried = () if known else (chosen, *((*chosen, form) for form in need.forms))
+        forms = (*need.forms, as_text) if need.name == "calls" and as_text is not None else need.forms
+        tried = () if known else (chosen, *((*chosen, form) for form in forms))
         found = next((forms for forms in tried if _writes(fitted(forms), need, forms)), None)
         if found is None:
             missed.append(need)

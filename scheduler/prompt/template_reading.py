@@ -9,9 +9,10 @@ it is passed in the first that has all of them, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from scheduler.answer.notations.description import Notation
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, orders, tried
 from scheduler.prompt.history_forms import APART, PROBE_TOOL, TEXTLESS, Form, forms_of
@@ -37,6 +38,9 @@ class TemplateReading:
     """Whether a begun answer can be continued."""
     switches_thinking: bool = False
     """Whether `enable_thinking` changes the prompt."""
+    efforts: Mapping[str, str | None] = field(default_factory=dict)
+    """What is passed for an effort of reasoning at which the template raises: the nearest, or None for its
+    own."""
 
     def verdicts(self, *, generic: bool, reasons: bool) -> Iterator[str]:
         """Yield what is unusual, for an operator: a short line each about the template. `generic`: what it
@@ -59,6 +63,8 @@ class TemplateReading:
             yield "does not continue a begun answer: a prefill is refused"
         if self.switches_thinking:
             yield "switches thinking"
+        if self.efforts:
+            yield f"raises at the reasoning efforts {_enumerated(list(self.efforts))}: the nearest is passed"
 
 
 def _enumerated(names: Sequence[str]) -> str:
@@ -113,9 +119,12 @@ _ORDERS = (
 """Unusual ones, by their names for an operator."""
 
 
-def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReading:
+def reading_of(
+    render: Renderer, tools: tuple[Tool, ...] = (), notation: Notation | None = None
+) -> TemplateReading:
     """Return what the template writes of each role's words, and of each order. `tools`: those with which it
-    is tried, as some models have another template for them. About forty prompts: 10 ms of CPU time."""
+    is tried, as some models have another template for them. `notation`: of the model's calls. About fifty
+    prompts: 10 ms of CPU time."""
     reading = TemplateReading()
 
     def writes(prompt: ChatPrompt, read: TemplateReading) -> bool | None:
@@ -129,7 +138,7 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
             reading = with_parts
         elif False in (as_text, as_parts) and role != "system":
             reading = replace(reading, dropped=reading.dropped | {role})
-    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)))
+    forms, forgotten = forms_of(lambda forms: fitted(render, replace(reading, forms=forms)), notation)
     reading = replace(reading, forms=forms, forgotten=forgotten)
     reading = replace(reading, loses=any(writes(prompt, reading) is False for _, prompt in _ORDERS))
     refused = (name for name, prompt in _ORDERS if not writes(prompt, reading))
@@ -141,7 +150,30 @@ def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReadin
         reading,
         continues=begun.endswith(_ANSWERED["content"]),
         switches_thinking=None not in (on, off) and on != off,
+        efforts=_efforts(written),
     )
+
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def _efforts(render: Renderer) -> dict[str, str | None]:
+    """Return what to pass for each effort at which the template raises. "none" is nobody's nearest."""
+
+    def raises(effort: str | None) -> bool:
+        return tried(render, ChatPrompt((_ASKED,), reasoning=Reasoning(True, effort))) is None
+
+    refused = [effort for effort in _EFFORTS if raises(effort)]
+    if not refused or raises(None):
+        return {}
+    taken = [at for at, effort in enumerate(_EFFORTS) if at and effort not in refused]
+    return {effort: _nearest(_EFFORTS.index(effort), taken) for effort in refused}
+
+
+def _nearest(effort: int, taken: Sequence[int]) -> str | None:
+    if effort == 0 or not taken:
+        return None
+    return _EFFORTS[min(taken, key=lambda other: (abs(other - effort), -other))]
 
 
 def _writes(render: Renderer, prompt: ChatPrompt) -> bool | None:
@@ -191,6 +223,9 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
     def rendered(prompt: ChatPrompt) -> str:
         if prompt.continue_final and not reading.continues:
             raise TemplateFailed("it does not continue a begun message", param="messages")
+        effort = prompt.reasoning.effort
+        if effort is not None and effort in reading.efforts:
+            prompt = replace(prompt, reasoning=replace(prompt.reasoning, effort=reading.efforts[effort]))
         own = _in_own_words(prompt.messages)
         textless = tuple(TEXTLESS if form is APART else form for form in reading.forms)
         ways = dict.fromkeys((reading.forms, textless))

@@ -15,7 +15,6 @@ from scheduler.answer.answer_format import (
     Layout,
     answer_format,
     template_type,
-    tool_syntax,
 )
 from scheduler.answer.detokenizer import (
     ByteTable,
@@ -28,7 +27,7 @@ from scheduler.answer.detokenizer import (
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools
 from scheduler.prompt.chat_template import Renderer
-from scheduler.prompt.history_forms import APART, PROBE_TOOL, paired
+from scheduler.prompt.history_forms import PROBE_TOOL, paired
 from scheduler.prompt.spelling import Spelling, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.prompt.written_marks import WrittenMarks, ends_of_turn, found, marks_of
@@ -84,7 +83,7 @@ class HubTokenizer:
         if render is not None:
             self._renderer = self._read_template(render, has_other="tool_use" in named)
         if tool_parser == "auto" and self._lacks_tools():
-            self.answer_format = replace(self.answer_format, tools=tool_syntax(GENERIC))
+            self.answer_format = self.answer_format.with_generic_tools()
         self._is_generic = self.answer_format.tool_calls == GENERIC
         self._system_turn = (
             self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)
@@ -104,16 +103,18 @@ class HubTokenizer:
             else self._byte_table(frozenset(self._special_ids.values())).__getitem__
         )
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
+        self._shown: Callable[[frozenset[str]], frozenset[str]] = cache(self._special_in)
 
     def _read_template(self, render: Renderer, *, has_other: bool) -> Renderer:
         """Return the renderer that passes what the template takes. `has_other`: with tools there is another
         one."""
-        reading = tooled = reading_of(render)
+        notation = self.answer_format.notation
+        reading = tooled = reading_of(render, notation=notation)
         if has_other:
-            tooled = reading_of(render, (PROBE_TOOL,))
+            tooled = reading_of(render, (PROBE_TOOL,), notation)
         self.template_reading = replace(reading, forms=tooled.forms, forgotten=tooled.forgotten)
         without, with_tools = fitted(render, reading), fitted(render, tooled)
-        self._marks = marks_of(with_tools, apart=APART in tooled.forms)
+        self._marks = marks_of(with_tools, apart=any(form.moves_text for form in tooled.forms))
         return lambda prompt: (with_tools if prompt.offered_tools else without)(prompt)
 
     @property
@@ -207,10 +208,10 @@ class HubTokenizer:
     def detokenizer(
         self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
     ) -> Detokenizer:
-        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`. `after`:
-        the last tokens of the text that this one continues; None if it begins one."""
-        # There are few sets of spelled tokens, and one table serves all requests with the same set.
-        shown = spelled.intersection(self._special_ids.values())
+        """Return a new detokenizer; cheap. Special tokens give no text, except parts of the marks `spelled`.
+        `after`: the last tokens of the text that this one continues; None if it begins one."""
+        # There are few sets of marks, and one table serves all requests with the same set.
+        shown = self._shown(spelled)
         if self.spelling is Spelling.LIBRARY:
             hidden = self._hidden(shown)
             seen = [token_id for token_id in after or () if token_id not in hidden]
@@ -220,6 +221,10 @@ class HubTokenizer:
         table = self._byte_tables[shown]
         opening = None if self.spelling is Spelling.BYTE_LEVEL else self._opening
         return TableDetokenizer(table, opening, begun=after is not None)
+
+    def _special_in(self, marks: frozenset[str]) -> frozenset[str]:
+        special = self._special_ids.values()
+        return frozenset(token for token in special if any(token in mark for mark in marks))
 
     def to_json(self) -> str:
         """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""

@@ -36,7 +36,7 @@ class WrittenMarks:
 
 
 def marks_of(render: Renderer, *, apart: bool) -> WrittenMarks:
-    """Return the marks. `apart`: text beside calls is a message of its own."""
+    """Return the marks. `apart`: text and calls do not stand as the template writes them."""
 
     def between(first: str, last: str, *messages: Message) -> str:
         text = tried(render, probe(*messages)) or ""
@@ -65,7 +65,7 @@ def ends_of_turn(
     if layout is Layout.HARMONY:
         return frozenset(special[mark] for mark in _OF_HARMONY if mark in special) - known
     written = {mark: token for mark, token in special.items() if mark in marks.behind}
-    if layout is not Layout.MARKS or known.intersection(written.values()):
+    if known.intersection(written.values()):
         return frozenset()
     behind = marks.behind.lstrip()
     first = max((mark for mark in written if behind.startswith(mark)), key=len, default="")
@@ -88,5 +88,7 @@ def _unread(form: AnswerFormat, marks: WrittenMarks) -> Iterator[str]:
     start = "" if form.reasoning is None else form.reasoning.start
     if len(marks.thoughts) == 2 and marks.thoughts[0] not in start:
         yield f"not read: thoughts between {' and '.join(marks.thoughts)}"
-    if marks.call and form.tool_calls != "native":
+    read = () if form.tools is None else (form.tools, *form.tools.also)
+    known = (mark for one in read for mark in one.control)
+    if marks.call and form.tool_calls != "native" and not any(marks.call in mark for mark in known):
         yield f"not read: calls behind {marks.call}"

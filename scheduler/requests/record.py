@@ -260,7 +260,7 @@ class StreamRecord:
         cut = self.request.only_prompt and not end.vector
         reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(end.reason)
         repeats = end.repeats and reason is FinishReason.LENGTH
-        malformed = self.pipeline.malformed_calls
+        malformed = self.pipeline.call_faults.total()
         final = Finished(
             reason,
             self.usage,

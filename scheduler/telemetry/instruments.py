@@ -5,7 +5,7 @@ Series of known label values start at zero, so that `rate()` sees the first even
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -53,6 +53,14 @@ class OpenFamily(Generic[_Family]):
 
     def labels(self, *values: str) -> _Family:
         return self.family.labels(*self.fixed.values(), *values)
+
+    def series(self) -> Iterator[dict[str, float | str]]:
+        """Yield the labels of each series with the fixed ones, without these, and its `value`."""
+        for family in self.family.collect():
+            for sample in family.samples:
+                if self.fixed.items() <= sample.labels.items():
+                    own = {name: text for name, text in sample.labels.items() if name not in self.fixed}
+                    yield {**own, "value": sample.value}
 
     def clear(self) -> None:
         """Remove the series with the fixed labels."""

@@ -88,7 +88,9 @@ class ModelMetrics:
             reason=label_values.REJECTIONS,
         )
         self.malformed_calls = declare.open_counter(
-            "penstock_malformed_tool_calls", "Tool calls that cannot be parsed, by their syntax.", "dialect"
+            "penstock_malformed_tool_calls",
+            "Tool calls that cannot be read, by notation, and by what is wrong.",
+            *("notation", "kind"),
         )
         self.prompt_tokens = declare.counter(
             "penstock_prompt_tokens", "Prompt tokens of accepted requests; a prompt's choices share it."

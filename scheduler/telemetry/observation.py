@@ -100,8 +100,8 @@ def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None
     fast answer."""
     assert record.outcome is not None, "a request left without an outcome"
     metrics.requests[record.outcome].inc()
-    if malformed := record.pipeline.malformed_calls:
-        metrics.malformed_calls.labels(record.pipeline.call_notation).inc(malformed)
+    for fault, calls in record.pipeline.call_faults.items():
+        metrics.malformed_calls.labels(record.pipeline.call_notation, fault).inc(calls)
     tenant = metrics.tenant_label(record.request.tenant)
     metrics.tenant_prefill[tenant].inc(record.uncached_tokens)
     metrics.tenant_output[tenant].inc(record.output_tokens)

@@ -10,6 +10,7 @@ from itertools import islice
 import structlog
 
 from scheduler.errors import SchedulerError
+from scheduler.events import CallFault
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import RequestReport
@@ -25,6 +26,7 @@ class RequestRecorder:
         self.recent = RecentRequests()
         self._metrics = metrics
         self._containment = Containment(metrics.server)
+        self._faults: set[CallFault] = set()
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
         """The request was rejected before it was accepted."""
@@ -37,7 +39,20 @@ class RequestRecorder:
         self._containment.run("samples", observe_end, self._metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
         self._containment.run("log", log_request, self._metrics.model, record, now)
+        self._containment.run("log", self._warn_of_drift, record)
         self._containment.run("time_line", record.time_line.check)
+
+    def _warn_of_drift(self, record: StreamRecord) -> None:
+        """Log the first call of each kind that cannot be read; the metric counts them all."""
+        for fault in [fault for fault in record.pipeline.call_faults if fault not in self._faults]:
+            self._faults.add(fault)
+            _log.warning(
+                "malformed_tool_call",
+                **_identity(record.request),
+                model=self._metrics.model,
+                notation=record.pipeline.call_notation,
+                kind=fault.value,
+            )
 
 
 _log = structlog.get_logger("request")
@@ -49,7 +64,7 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
     from arrival to the engine, so it includes tokenizing.
     """
-    malformed = record.pipeline.malformed_calls
+    malformed = record.pipeline.call_faults.total()
     # Other kinds are one of thousands of texts of a batch, which has a line of its own
     # (`api/answers/blocks.py`).
     level = logging.INFO if record.request.kind == "chat" else logging.DEBUG

@@ -19,8 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http.server import Server
 from api.served_models import ServedModel, ServedModels
 from scheduler.answer.answer_format import AnswerFormat
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, app_of
+from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.playback import Chooser, Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler
 
@@ -59,27 +62,33 @@ class PlayedServer:
 
 @contextmanager
 def playing(
-    choose: Chooser, answer_format: AnswerFormat, *, model: ServedModel = MODEL, **options: Any
+    choose: Chooser, spoken: AnswerFormat | HubTokenizer, *, model: ServedModel = MODEL, **options: Any
 ) -> Iterator[PlayedServer]:
-    """Serve until the block is left. `options`: what else `app_of` takes."""
+    """Serve until the block is left. `spoken`: the model's tokenizer, or the format of one whose tokens are
+    bytes. `options`: what else `app_of` takes."""
+    tokenizer: HubTokenizer = ByteTokenizer(spoken) if isinstance(spoken, AnswerFormat) else spoken
 
     def models(engine: Playback) -> ServedModels:
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
         return ServedModels.of(
-            make_scheduler(engine, plan, answer_format=answer_format, folder=folder), model
+            make_scheduler(engine, plan, preparation=Preparation(tokenizer, folder)), model
         )
 
-    with playing_models(choose, models, **options) as played:
+    with playing_models(choose, models, tokenizer=tokenizer, **options) as played:
         yield played
 
 
 @contextmanager
 def playing_models(
-    choose: Chooser, models: Callable[[Playback], ServedModels], **options: Any
+    choose: Chooser,
+    models: Callable[[Playback], ServedModels],
+    *,
+    tokenizer: HubTokenizer | None = None,
+    **options: Any,
 ) -> Iterator[PlayedServer]:
     """Serve these models until the block is left; one of them is the played engine's."""
-    played = PlayedServer(Playback(choose=choose))
+    played = PlayedServer(Playback(choose=choose, tokenizer=tokenizer))
     started = threading.Event()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
 

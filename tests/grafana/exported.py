@@ -22,6 +22,7 @@ def registry_of(engines: Mapping[str, Sequence[str]]) -> CollectorRegistry:
     metrics.http_requests.labels("GET", "/health", "200").inc()
     metrics.bodies_with_ignored_fields.labels("/v1/messages").inc()
     for model, names in engines.items():
+        metrics.of_model(model).malformed_calls.labels("json_tools", "no_call").inc()
         for name in names:
             metrics.of_model(model).of_engine(name).describe_model(dict.fromkeys(MODEL_FACTS, "x"))
     return metrics.registry

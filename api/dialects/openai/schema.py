@@ -193,7 +193,7 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     def continues(self) -> bool:
         """Return whether the answer goes on with the last message, in vLLM's words, or DeepSeek's and
         Mistral's."""
-        last = bool(self.messages[-1].prefix)
+        last = bool(self.messages and self.messages[-1].prefix)
         return self.continue_final_message or self.add_generation_prompt is False or last
 
     @property

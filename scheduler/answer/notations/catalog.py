@@ -63,7 +63,6 @@ MISTRAL = Notation(
     head=f"{TOOL}[ARGS]",
     id_mark="[CALL_ID]",
     short_ids=True,
-    tokens=("[ARGS]",),
 )
 
 _QWEN = Notation(
@@ -113,7 +112,6 @@ def _dsml(name: str, word: str, *others: str, space: str = "", **more: Any) -> N
         names=r'[^"]+',
         openings=tuple(f"<{_DSML}{other}>" for other in others),
         strays=tuple(f"</{_DSML}{other}>" for other in others),
-        tokens=(_DSML,),
         **more,
     )
 
@@ -149,7 +147,6 @@ def _hunyuan3(suffix: str, **more: Any) -> Notation:
         closing=f"</tool_calls{suffix}>",
         call_end=f"</tool_call{suffix}>\n",
         separators=("",),
-        tokens=(f"<tool_sep{suffix}>",),
         signs=(("<arg_key{}>",),),
         **more,
     )
@@ -164,7 +161,6 @@ def _deepseek(name: str, head: str, tail: str = "", **more: Any) -> Notation:
         tail=tail,
         call_end="<｜tool▁call▁end｜>",
         closing="<｜tool▁calls▁end｜>",
-        tokens=("<｜tool▁sep｜>",),
         **more,
     )
 
@@ -180,7 +176,6 @@ def _gemma(name: str, start: str, end: str, arguments: Braced) -> Notation:
         arguments=arguments,
         call_end=end,
         names=_GEMMA_NAME,
-        tokens=(arguments.string_mark,),
     )
 
 
@@ -264,7 +259,6 @@ _ALL = (
         closing="<|tool_calls_section_end|>",
         openings=("<|tool_call_section_begin|>",),
         strays=("<|tool_call_section_end|>",),
-        tokens=("<|tool_call_argument_begin|>",),
     ),
     Notation(
         "kimi_k3",
@@ -282,7 +276,6 @@ _ALL = (
         trails=("", "<|close|>message<|sep|>"),
         names=_QUOTED_NAME,
         strays=("<|close|>message<|sep|>",),
-        tokens=("<|open|>", "<|close|>", "<|sep|>"),
     ),
     Notation(
         "minicpm5",
@@ -301,7 +294,14 @@ _ALL = (
         line="",
         arguments=Tagged(f'<atem:parameter name="{NAME}">', "</atem:parameter>", has_json=True),
     ),
-    _listed("cohere", "<|START_ACTION|>", "<|END_ACTION|>", _COMMAND_HEAD),
+    Notation(
+        "cohere",
+        f'{{"tool_call_id": "{NUMBER}", "tool_name": "{TOOL}", "parameters": ',
+        tail="}",
+        opening="<|START_ACTION|>[\n    ",
+        separators=(",\n    ",),
+        closing="\n]<|END_ACTION|>",
+    ),
     _listed(
         "command_r",
         "Action:\n```json\n",

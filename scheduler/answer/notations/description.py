@@ -119,8 +119,6 @@ class Notation:
     result_mark: str = ""
     """The start of a tool's result. A model that does not stop after its calls continues with this: the
     answer ends before it."""
-    tokens: tuple[str, ...] = ()
-    """Control tokens in its calls beside those that are marks."""
     signs: tuple[tuple[str, ...], ...] = ()
     """What a template has all of that writes or asks for it; by default `start`."""
 
@@ -137,7 +135,7 @@ class Notation:
     @property
     def opening_mark(self) -> str:
         """Return `opening` without white space and the bracket of a list."""
-        return self.opening.strip().removesuffix("[" if self._is_list else "")
+        return self.opening.strip().removesuffix("[" if self._is_list else "").strip()
 
     @property
     def closing_mark(self) -> str:
@@ -145,7 +143,7 @@ class Notation:
 
     @property
     def _is_list(self) -> bool:
-        return self.opening.endswith("[") and self.closing.startswith("]")
+        return self.opening.rstrip().endswith("[") and self.closing.lstrip().startswith("]")
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -178,9 +176,17 @@ class Notation:
 
     @property
     def control(self) -> tuple[str, ...]:
-        """Return its marks that may be control tokens."""
-        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), *self.tokens)
-        return tuple(mark for mark in (*own, *self.openings, *self.strays, self.id_mark) if mark)
+        """Return its marks, of which control tokens may be parts."""
+        tail = self.tail.strip().strip("})")
+        own = (self.start, self.end, self.call_start.strip(), self.call_end.strip(), self.head, tail)
+        match self.arguments:
+            case Braced(string_mark=mark) | Elements(mark=mark):
+                inside: tuple[str, ...] = (mark,)
+            case Tagged(opening=opening, closing=closing, in_json=in_json):
+                inside = (opening, closing, *in_json)
+            case JsonObject() | Keywords():
+                inside = ()
+        return tuple(mark for mark in (*own, *inside, *self.openings, *self.strays, self.id_mark) if mark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from scheduler.answer.tool_calls.quoted_text import (
     QUOTES,
     argument_name,
     json_string,
+    marked_string,
     nested_value,
     python_string,
     short_string,
-    text_until,
 )
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
@@ -84,7 +84,7 @@ def bracketed(stream: TextStream, call: WrittenCall, closer: str, form: Brackets
         if call.takes_string(key) and (quote := (yield from stream.any_of(form.quotes))):
             yield call.begin_string(key)
             if quote == form.mark:
-                yield from text_until(stream, call, [quote])
+                yield from marked_string(stream, call, quote, partial(form.ends, stream))
             elif form.is_json and quote == '"':
                 yield from json_string(stream, call)
             else:

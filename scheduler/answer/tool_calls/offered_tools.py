@@ -48,6 +48,10 @@ class OfferedTools:
     def longest_name(self) -> int:
         return max(map(len, self._tools), default=0)
 
+    def taking(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the tools that have all of these parameters, and need no other."""
+        return [name for name, tool in self._tools.items() if _takes(tool.parameters, arguments)]
+
     def schema(self, name: str) -> Schema:
         tool = self._tools.get(name)
         return {} if tool is None else tool.parameters
@@ -65,6 +69,14 @@ class OfferedTools:
         if name not in self._large:
             self._large[name] = _is_large(self.schema(name))
         return self._large[name]
+
+
+def _takes(schema: Schema, arguments: Mapping[str, Any]) -> bool:
+    properties, required = properties_of(schema), schema.get("required", [])
+    if not isinstance(required, list):
+        return False
+    needs = all(isinstance(name, str) and name in arguments for name in required)
+    return needs and all(name in properties for name in arguments)
 
 
 def _is_large(root: Schema) -> bool:

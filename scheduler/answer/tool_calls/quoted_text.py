@@ -30,6 +30,27 @@ def text_until(stream: TextStream, call: WrittenCall, marks: Sequence[str]) -> R
         yield from stream.more()
 
 
+def marked_string(
+    stream: TextStream, call: WrittenCall, mark: str, ends: Callable[[], Waiting[bool]]
+) -> Reading[None]:
+    """Yield the rest of a string between two marks. One in it ends it where a member can end; one that stands
+    where a value begins opens a string in the text, which the next one ends."""
+    is_open, last = False, ""
+    while True:
+        text, found = stream.before([mark])
+        if text:
+            last = text.rstrip()[-1:] or last
+            yield call.string(text)
+        if not found:
+            yield from stream.more()
+            continue
+        stream.read(len(mark))
+        if not is_open and (yield from stream.ahead(ends())):
+            return
+        is_open, last = not is_open and last != "" and last in ":=[({,", ""
+        yield call.string(mark)
+
+
 def json_string(stream: TextStream, call: WrittenCall) -> Reading[None]:
     """Yield the rest of a string of JSON. A bare line break in it is not JSON, but it is unambiguous. Raise
     NotAsWritten for an unknown escape."""

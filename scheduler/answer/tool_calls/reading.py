@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from html import unescape
 from json import loads
+from string import digits
 
 from scheduler.answer.notations.description import (
     NUMBER,
@@ -43,17 +44,23 @@ from scheduler.answer.tool_calls.bracketed import (
     json_call,
 )
 from scheduler.answer.tool_calls.elements import element_arguments
+from scheduler.answer.tool_calls.literals import read_value
+from scheduler.answer.tool_calls.quoted_text import QUOTES, nested_value
 from scheduler.answer.tool_calls.tagged import TaggedArguments
-from scheduler.answer.tool_calls.written_call import AnswerCalls, WrittenCall
-from scheduler.events import MalformedCall
+from scheduler.answer.tool_calls.written_call import LONG_TEXT, AnswerCalls, WrittenCall
+from scheduler.events import CallFault, MalformedCall
 
 _MOST_RESTARTS = 16
 """Bound on reading parts of an answer again, so that no text takes longer than linear time."""
 _MOST_MARKS = 4
 """Bound on marks before a call."""
 _LONGEST_HEAD = 256
+_MOST_NAMED = 64
+"""Bound on tools whose names are marks: each piece of text is searched for them."""
 _NAME = re.compile(r"[^\s<>{}()\"']+")
 _FUNCTIONS = "functions."
+_CLIENTS_IDS = ("call_", "toolu_")
+"""How ids begin that a model copies from its history."""
 _SEPARATORS = (",", ";")
 _QUOTED = re.compile(r"\s*([\"'])(.*?)\1")
 
@@ -80,8 +87,14 @@ class CallReader:
                 *form.strays,
             )
         )
-        self.prefixes = tuple(form.prefix for form in self._prefixes)
-        """What begins a call where an offered name stands behind it."""
+        behind = {form.head.removeprefix(TOOL).strip() for form in self._forms if form.head.startswith(TOOL)}
+        names = tuple(calls.offered) if len(calls.offered) <= _MOST_NAMED else ()
+        self._named_heads = _longest_first(
+            name + mark for mark in behind if any(map(str.isalpha, mark)) for name in names
+        )
+        """Heads whose name comes first: of each offered tool, whose outer mark may be missing."""
+        self.prefixes = (*(form.prefix for form in self._prefixes), *self._named_heads)
+        """What begins a call where an offered name stands behind it, or in it."""
         self._alternatives = (*self.openers, *self.prefixes)
         bare_head = not (notation.opening or notation.call_start or notation.bare or notation.is_json)
         self.sure = (*self.openers, *((notation.prefix,) if bare_head and notation.prefix else ()))
@@ -125,11 +138,7 @@ class CallReader:
         self._stream.keep()
         try:
             call = yield from self._begin(self._named(recipient.removeprefix(_FUNCTIONS)))
-            yield from self._stream.space()
-            if (yield from self._stream.ended()) and not self.cut:
-                yield call.end()
-            else:
-                yield from json_arguments(self._stream, call)
+            yield from self._object(call)
             # Braces too many are a common slip.
             yield from self._stream.run(["}"])
             yield from self._stream.space()
@@ -150,6 +159,8 @@ class CallReader:
     def begins(self) -> Waiting[bool]:
         """Read what may begin a call, and return whether it does: its marks, then the name of an offered
         tool."""
+        if (yield from self._stream.any_of(self._named_heads)):
+            return True
         opened = yield from self._stream.run(self.openers, _MOST_MARKS)
         yield from self._stream.space()
         for form in self._prefixes:
@@ -246,13 +257,19 @@ class CallReader:
                 if (yield from stream.optional(form.prefix)):
                     return form
             bare = self._bare(opened)
-            if (opened or self._listed) and bare is not None:
+            is_named = yield from stream.ahead(stream.any_of(self._named_heads))
+            if (opened or self._listed or is_named) and bare is not None:
                 # Gemma's calls without their first word.
                 yield from stream.optional(":")
                 return bare
-            within = self._within and not first and bare is not None and not bare.call_start
-            if within and (yield from stream.ahead(self._names_offered())):
-                return bare
+            if self._within and not first and bare is not None and not bare.call_start:
+                begun = stream.position
+                is_call = yield from self._names_offered()
+                if not is_call and self.cut and (yield from stream.ended()):
+                    return None
+                stream.rewind(begun)
+                if is_call:
+                    return bare
             if first:
                 ended = (yield from stream.ended()) or (self.cut and (yield from self._is_half()))
                 raise (TextEnded if ended else NotAsWritten)("there is no call")
@@ -284,7 +301,7 @@ class CallReader:
         call = yield from self._begin(name, call_id)
         match form.arguments:
             case JsonObject():
-                yield from json_arguments(self._stream, call)
+                yield from self._object(call)
             case Keywords():
                 yield from bracketed(self._stream, call, ")", PYTHON)
             case Braced(string_mark=mark):
@@ -294,6 +311,14 @@ class CallReader:
                 yield from element_arguments(self._stream, call, mark)
             case Tagged() as tagged:
                 yield from self._tagged(call, tagged)
+
+    def _object(self, call: WrittenCall) -> Reading[None]:
+        """Read an object of arguments, or none where the answer ends."""
+        yield from self._stream.space()
+        if (yield from self._stream.ended()) and not self.cut:
+            yield call.end()
+        else:
+            yield from json_arguments(self._stream, call)
 
     def _tagged(self, call: WrittenCall, tagged: Tagged) -> Reading[None]:
         yield from self._stream.space()
@@ -328,33 +353,56 @@ class CallReader:
         self._call = None
         self._calls.ended = self._calls.started
 
-    def _name(self, form: Notation) -> Waiting[tuple[str, str | None]]:
+    def _name(self, form: Notation) -> Reading[tuple[str, str | None]]:
         """Return the tool's name, and the call's id if the model writes one."""
         before, after = form.head.split(TOOL)
         middle, _, last = after.strip().rpartition(NUMBER)
         last, soft = last.lstrip('"'), _beginnings(form)
         others = (*self._closers, *self.openers)
         ends = [one for one in (last, form.id_mark, *soft, *others) if one]
-        text, mark = yield from self._stream.name(ends, may_end=not last)
+        text, mark = yield from self._stream.name(ends, may_end=True)
+        if not mark and self.cut:
+            raise TextEnded("it ends in its name")
         call_id: str | None = None
         if mark and mark == form.id_mark:
             call_id, mark = yield from self._stream.name([last, *soft])
             call_id = call_id.strip()
         if mark != last:
             self._stream.rewind(self._stream.position - len(mark))
-            if last and mark in others:
-                raise NotAsWritten("its arguments are missing")
+        head = text.strip()
         if (quoted := _QUOTED.match(text)) is not None:
             text = quoted[2]
-        elif middle and mark == last:
-            head = text.strip()
-            text = head.rpartition(middle)[0] or head
-            if before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
+        elif middle and head not in self._calls.offered:
+            text, number, _ = head.rpartition(middle)
+            own = text.removeprefix(_FUNCTIONS)
+            if not number or (own.startswith(_CLIENTS_IDS) and own not in self._calls.offered):
+                text = yield from self._meant(head)
+            elif before.endswith(_FUNCTIONS) or head.startswith(_FUNCTIONS):
                 call_id = _FUNCTIONS + head.removeprefix(_FUNCTIONS)
         name = self._checked(text)
-        if not last and mark != soft[0] and name not in self._calls.offered:
+        is_known = name in self._calls.offered
+        may_lack = is_known and isinstance(form.arguments, JsonObject)
+        if last and (not mark or mark in others) and not may_lack:
+            raise (NotAsWritten if mark else TextEnded)("its arguments are missing")
+        if not last and mark != soft[0] and not is_known:
             raise NotAsWritten("words are no call")
         return name, call_id
+
+    def _meant(self, call_id: str) -> Reading[str]:
+        """Return the tool of a call whose id does not name one as it should: the offered one with whose name
+        it begins, or else the only one that takes these arguments. Raise NotAsWritten."""
+        word = call_id.removeprefix(_FUNCTIONS[:-1]).lstrip("._").rstrip(digits).rstrip("._:-")
+        if word in self._calls.offered:
+            return word
+        yield from self._stream.space()
+        text = yield from self._stream.ahead(nested_value(self._stream, QUOTES))
+        if len(text) > LONG_TEXT:
+            yield HEAVY
+        arguments = read_value(text)
+        fits = self._calls.offered.taking(arguments) if isinstance(arguments, dict) else []
+        if len(fits) != 1:
+            raise NotAsWritten("it names no tool")
+        return fits[0]
 
     def _checked(self, text: str) -> str:
         name = text.strip()
@@ -378,6 +426,8 @@ class CallReader:
             end = begun + found
             stream.rewind(end)
         elif self.cut and isinstance(fault, TextEnded):
+            # Half a call, and half a mark behind it.
+            stream.read(len(ahead))
             return False
         else:
             end = yield from self._skip(closed=isinstance(fault, _Empty))
@@ -390,7 +440,8 @@ class CallReader:
         self._over()
         if isinstance(fault, _Empty) and (self._alone or is_control(text)):
             return False
-        self._calls.malformed += 1
+        why = CallFault.NO_CALL if call is None else CallFault.ARGUMENTS
+        self._calls.faults[CallFault.UNFINISHED if isinstance(fault, TextEnded) else why] += 1
         yield MalformedCall(space + text, index, rest)
         return found is not None
 

@@ -152,7 +152,7 @@ class TaggedArguments:
         return True
 
     def _read(self, key: str, text: str, is_text: bool | None, types: frozenset[str]) -> Any:
-        if is_text:
+        if is_text or (self._tagged.has_json and types == _TEXT and not text.lstrip().startswith('"')):
             return text
         if is_text is False or "string" not in types or self._tagged.has_json:
             try:
@@ -167,6 +167,8 @@ class TaggedArguments:
         """Read a value and its closing tag, and yield it if it `streams`. Return the position of its end."""
         stream, call = self._stream, self._call
         marks = (*ends, self._own_line + self._key_start, self._key_start, *self._openers)
+        if self._closing not in ends:
+            marks = (*ends,)  # No mark counts between quotes.
         sent, opened = start, 0
         whole: tuple[int, int] | None = None
         """The end of the value, and behind its tag, if it is the last one with which the call is whole."""

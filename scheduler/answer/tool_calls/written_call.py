@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
@@ -19,7 +20,7 @@ from scheduler.answer.schema_check import (
 from scheduler.answer.text_stream import HEAVY, Heavy, TextStream
 from scheduler.answer.tool_calls.coercion import coerce, read_mixed, takes_strings
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.events import ToolCallArguments, ToolCallStarted
+from scheduler.events import CallFault, ToolCallArguments, ToolCallStarted
 
 _WRAPPERS = ("arguments", "parameters", "properties", "input")
 LONG_TEXT = 512
@@ -46,7 +47,12 @@ class AnswerCalls:
         self.started = 0
         self.ended = 0
         """Those that are over, malformed ones among them."""
-        self.malformed = 0
+        self.faults: Counter[CallFault] = Counter()
+        """Why the malformed ones cannot be read."""
+
+    @property
+    def malformed(self) -> int:
+        return self.faults.total()
 
     @property
     def enough(self) -> bool:

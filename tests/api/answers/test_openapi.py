@@ -34,6 +34,8 @@ CHECKS = [
 OPERATIONS = (
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
+    ("POST", "/v1/decisions"),
+    ("POST", "/v1/systemone"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/rerank"),
     ("POST", "/v2/rerank"),

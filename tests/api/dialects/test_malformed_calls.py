@@ -10,8 +10,10 @@ import pytest
 import trio.testing
 from hypothesis import given
 from pydantic import TypeAdapter
+from structlog.testing import capture_logs
 from trio.testing import trio_test
 
+from api.admin.live import snapshot
 from api.dialects.openai.messages import CalledFunction
 from scheduler.service import Scheduler
 from tests.api.client import client_of
@@ -27,6 +29,7 @@ UNKNOWN = "<tool_call>get the time</tool_call>"
 STARTED = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC", "at": noon}}</tool_call>'
 """Its name and its first argument can."""
 GOOD = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
+HALF = '<tool_call>{"name": "get_time", "arguments": {"zone": "U'
 MARK = {"malformed_tool_call": True}
 PARAMETERS = {"type": "object", "properties": {"zone": {"type": "string"}}}
 
@@ -207,17 +210,27 @@ def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
 
 
 @trio_test
-async def test_they_are_counted_by_the_models_syntax(autojump_clock: trio.testing.MockClock) -> None:
-    """Each of them, once; a good call is none, and no request has failed."""
-    scheduler = serving(f"{UNKNOWN}{STARTED}{GOOD}")
+async def test_operators_see_a_model_that_drifts(autojump_clock: trio.testing.MockClock) -> None:
+    """Each call is counted once, by the model's notation and by what is wrong, also on the live page; the
+    first of a kind is logged. A good call is none, and no request has failed."""
+    scheduler = serving(f"{UNKNOWN}{STARTED}{UNKNOWN}{GOOD}{HALF}")
     body = {
         "max_tokens": 500,
         "messages": [{"role": "user", "content": "x"}],
         "tools": [{"name": "get_time", "input_schema": PARAMETERS}],
     }
+    expected = {"no_call": 4, "arguments": 2, "unfinished": 2}
     async with running(scheduler), client_of(scheduler) as client:
-        await client.post("/v1/messages", json=body)
-        await scheduler.wait_idle()
+        with capture_logs() as logs:
+            for _ in range(2):
+                await client.post("/v1/messages", json=body)
+            await scheduler.wait_idle()
+        shown = snapshot(scheduler)["malformed_calls"]
         registry = scheduler.metrics.registry
-    assert sample(registry, "penstock_malformed_tool_calls_total", dialect="json_tools") == 2
-    assert sample(registry, "penstock_requests_total", outcome="tool_calls") == 1
+    labels = [{"notation": "json_tools", "kind": kind} for kind in expected]
+    name = "penstock_malformed_tool_calls_total"
+    assert [sample(registry, name, **each) for each in labels] == list(expected.values())
+    assert shown == [{**each, "value": value} for each, value in zip(labels, expected.values(), strict=True)]
+    lines = [log for log in logs if log["event"] == "malformed_tool_call"]
+    assert [{name: log[name] for name in ("notation", "kind")} for log in lines] == labels
+    assert sample(registry, "penstock_requests_total", outcome="tool_calls") == 2

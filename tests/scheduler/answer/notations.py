@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
+from scheduler.answer.answer_format import (
+    REASONING_SYNTAXES,
+    AnswerFormat,
+    Layout,
+    ReasoningSyntax,
+    tool_syntax,
+)
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.text_stream import Heavy
@@ -25,6 +31,7 @@ from scheduler.events import (
 )
 from scheduler.request import Tool
 from scheduler.shared.messages import LogprobsOut
+from tests.scheduler.answer.templates import FAMILIES, Template
 
 WEATHER = Tool(
     "get_weather",
@@ -80,13 +87,26 @@ class Written:
     in_reasoning: bool = False
 
 
-_J = json.dumps(PARIS, ensure_ascii=False)
-_HERMES = f'<tool_call>\n{{"name": "get_weather", "arguments": {_J}}}\n</tool_call>'
-_ZONE_CALL = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>'
-_XML = "<parameter=city>\n{}\n</parameter>\n<parameter=days>\n3\n</parameter>"
-_DSML = "｜DSML｜"
+def _of(template: Template) -> AnswerFormat:
+    if template.parser in ("harmony", "kimi_k3"):
+        return HARMONY if template.parser == "harmony" else KIMI_K3
+    start, end = map(str.strip, template.thoughts or ("", ""))
+    known = (one for one in REASONING_SYNTAXES.values() if one.start == start and not one.opens)
+    reasoning = next(known, ReasoningSyntax(start, end)) if start else None
+    hidden = tuple(mark for mark in template.text if mark)
+    return AnswerFormat(reasoning, tool_syntax(template.parser), hidden_marks=hidden)
+
+
+def _written(family: str, template: Template) -> Written:
+    """Thoughts, text and two calls, as the family's template has them."""
+    calls = (WEATHER_CALL, TIME_CALL) if template.parallel else (WEATHER_CALL,)
+    thoughts = "Let me see." if template.thoughts else ""
+    raw = template.render(calls, content="I look.", reasoning_content=thoughts)
+    return Written(family, _of(template), raw, "I look.", thoughts, calls)
+
 
 WRITTEN = (
+    *(_written(family, template) for family, template in FAMILIES.items()),
     Written("plain", form(None), " some <text> \n", text=" some <text> \n"),
     Written("think", form(None, "think"), "<think>\nhm\n</think>\n\nYes.", text="Yes.", reasoning="hm"),
     Written(
@@ -104,46 +124,11 @@ WRITTEN = (
         text="Use <think> and </think> or <tool_cal> so.",
     ),
     Written(
-        "json_tools",
-        form("json_tools", "think"),
-        f"<think>\nLet me see.\n</think>\n\nI look.\n{_HERMES}\n{_ZONE_CALL}",
-        text="I look.",
-        reasoning="Let me see.",
-        calls=(WEATHER_CALL, TIME_CALL),
-    ),
-    Written(
         "json_tools-coerced",
         form("json_tools"),
         '<tool_call>{"name":"get_weather","arguments":{"city":"a\\n\\"b\\u00e9","days":"3","units":"[\\"C\\"]"}}'
         "</tool_call>",
         calls=(("get_weather", {"city": 'a\n"bé', "days": 3, "units": ["C"]}),),
-    ),
-    Written(
-        "json_tools-arguments-first",
-        form("json_tools"),
-        '<tool_call>{"arguments": {"zone": "UTC"}, "name": "get_time"}</tool_call>',
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "json_tools-called-in-reasoning",
-        form("json_tools", "think"),
-        f"<think>quick{_ZONE_CALL}",
-        reasoning="quick",
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "words-about-a-call-in-reasoning",
-        form("json_tools", "think"),
-        "<think>I could write <tool_call>x</tool_call> or <tool_call> so.</think>No.",
-        text="No.",
-        reasoning="I could write <tool_call>x</tool_call> or <tool_call> so.",
-    ),
-    Written(
-        "qwen3_coder",
-        form("qwen3_coder"),
-        f"Now.\n<tool_call>\n<function=get_weather>\n{_XML.format(PARIS['city'])}\n</function>\n</tool_call>",
-        text="Now.",
-        calls=(WEATHER_CALL,),
     ),
     Written(
         "qwen3_coder-no-integer-where-one-should-be",
@@ -152,105 +137,10 @@ WRITTEN = (
         calls=(("get_weather", {"days": "soon"}),),
     ),
     Written(
-        "glm47",
-        form("glm47", "think"),
-        "<think>so</think>\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>007</arg_value>"
-        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
-        reasoning="so",
-        calls=(("get_weather", {"city": "007", "days": 3}),),
-    ),
-    Written(
         "laguna",
         form("laguna"),
         "<tool_call>get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value></tool_call>",
         calls=(TIME_CALL,),
-    ),
-    Written(
-        "longcat",
-        form("longcat", "longcat"),
-        "<longcat_think>a</longcat_think><longcat_tool_call>get_time\n<longcat_arg_key>zone</longcat_arg_key>"
-        "<longcat_arg_value>UTC</longcat_arg_value></longcat_tool_call>",
-        reasoning="a",
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "minimax_m2",
-        form("minimax_m2", "think"),
-        '<minimax:tool_call>\n<invoke name="get_time"><parameter name="zone">UTC</parameter></invoke>\n'
-        '<invoke name="get_weather"><parameter name="city">x</parameter><parameter name="days">3</parameter>'
-        "</invoke>\n</minimax:tool_call>",
-        calls=(TIME_CALL, ("get_weather", {"city": "x", "days": 3})),
-    ),
-    Written(
-        "minicpm5",
-        form("minicpm5"),
-        'ok <function name="get_time"><param name="zone">UTC</param></function>',
-        text="ok",
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "mistral",
-        form("mistral", "magistral"),
-        f'[THINK]a[/THINK]Sure.[TOOL_CALLS]get_weather[ARGS]{_J}[TOOL_CALLS]get_time[ARGS]{{"zone": "UTC"}}',
-        text="Sure.",
-        reasoning="a",
-        calls=(WEATHER_CALL, TIME_CALL),
-    ),
-    Written(
-        "mistral-list",
-        form("mistral"),
-        '[TOOL_CALLS][{"name": "get_time", "arguments": {"zone": "UTC"}}]',
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "pythonic",
-        form("pythonic"),
-        "<|tool_call_start|>[get_weather(city='x', days=3), get_time(zone=\"UTC\")]<|tool_call_end|>",
-        calls=(("get_weather", {"city": "x", "days": 3}), TIME_CALL),
-    ),
-    Written(
-        "kimi_k2",
-        form("kimi_k2"),
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
-        f"{_J}<|tool_call_end|><|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>"
-        '{"zone": "UTC"}<|tool_call_end|><|tool_calls_section_end|>',
-        calls=(WEATHER_CALL, TIME_CALL),
-    ),
-    Written(
-        "kimi_k3",
-        KIMI_K3,
-        "<|open|>think<|sep|>why<|close|>think<|sep|><|open|>response<|sep|>ok<|close|>response<|sep|>"
-        '<|open|>tools<|sep|><|open|>call tool="get_time" index="1"<|sep|>'
-        '<|open|>argument key="zone" type="string"<|sep|>UTC<|close|>argument<|sep|><|close|>call<|sep|>'
-        "<|close|>tools<|sep|><|close|>message<|sep|>",
-        text="ok",
-        reasoning="why",
-        calls=(TIME_CALL,),
-    ),
-    Written(
-        "gemma4",
-        form("gemma4", "gemma4"),
-        '<|channel>thought\nwhy<channel|>ok<|tool_call>call:get_weather{city:<|"|>a{b}<|"|>,days:3}<tool_call|>',
-        text="ok",
-        reasoning="why",
-        calls=(("get_weather", {"city": "a{b}", "days": 3}),),
-    ),
-    Written(
-        "function_gemma",
-        form("function_gemma"),
-        "<start_function_call>call:get_weather{city:<escape>x<escape>,days:3}<end_function_call>",
-        calls=(("get_weather", {"city": "x", "days": 3}),),
-    ),
-    Written(
-        "dsml",
-        form("dsml", "think"),
-        f'hm</think>\n\n<{_DSML}function_calls>\n<{_DSML}invoke name="get_weather">\n'
-        f'<{_DSML}parameter name="city" string="true">x</{_DSML}parameter>\n'
-        f'<{_DSML}parameter name="days" string="false">3</{_DSML}parameter>\n</{_DSML}invoke>\n'
-        f"</{_DSML}function_calls>",
-        reasoning="hm",
-        calls=(("get_weather", {"city": "x", "days": 3}),),
-        in_reasoning=True,
     ),
     Written(
         "muse_spark",
@@ -263,14 +153,6 @@ WRITTEN = (
         calls=(TIME_CALL,),
     ),
     Written(
-        "harmony",
-        HARMONY,
-        "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>commentary"
-        f" to=functions.get_weather <|constrain|>json<|message|>{_J}",
-        reasoning="why",
-        calls=(WEATHER_CALL,),
-    ),
-    Written(
         "harmony-several",
         HARMONY,
         "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get_time<|channel|>"
@@ -280,6 +162,8 @@ WRITTEN = (
         calls=(TIME_CALL,),
     ),
 )
+
+_DSML = "｜DSML｜"
 
 MALFORMED = (
     ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": }}</tool_call>'),

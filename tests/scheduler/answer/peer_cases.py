@@ -117,6 +117,8 @@ FORMS = {
     "Jamba": _form("jamba"),
     "OLMo 3": _form("olmo3"),
     "MiniCPM 5": _form("minicpm5"),
+    "Apriel": _form("hunyuan", "apriel"),
+    "DeepSeek V3.1, no tools in its template": _form("deepseek_v31").with_generic_tools(),
 }
 
 _JSON = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
@@ -242,6 +244,7 @@ def _tagged() -> Iterator[Case]:
         f"{_N}</tool_call>",
         ("get_weather", {"city": "Oslo", "units": ["C", "F"]}), NOW, text="Ok.", thoughts="a",
     )  # fmt: skip
+    yield _case("MiniMax M3", f"{_N}{_N}<invoke name=now{_N}</invoke>\n", text=f"{_N}\n", malformed=1)
     for inside, calls in (
         (f"{_N}<city>{_N}</city>{_N}<units>{_N}</units>", (("get_weather", {"city": "", "units": []}),)),
         (f"{_N}<units>{_N}<item>C{_N}</item> lost{_N}</units>", ()),
@@ -325,11 +328,38 @@ def _in_json() -> Iterator[Case]:
     yield _case(
         "Kimi K2", f'{section[0]}{named}{{"city-name": "x", "$top": 3}}<|tool_call_end|>{section[1]}', NAMED
     )
+    for own in (
+        "0",
+        "call00003",
+        "toolu_01Ab",
+        "functions.call_3:3",
+        "functions_get_weather_1",
+        "functionsget_weather5",
+        "functions.get_weather1",
+    ):
+        yield _case(
+            "Kimi K2", section[0] + _K2_OSLO.replace("functions.get_weather:0", own) + section[1], OSLO
+        )
+    # No tool takes these.
+    yield _case(
+        "Kimi K2",
+        f'{section[0]}{_K2.replace("functions.get_weather:0", "0")}{{"x": 1}}{section[1]}',
+        malformed=1,
+    )
+    yield _case(
+        "Kimi K2", f"{section[0]}{_K2.replace('get_weather', 'now')}<|tool_call_end|>{section[1]}", NOW
+    )
     begin, end = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     fenced = 'get_weather\n```json\n{"city": "Oslo"}\n```'
     yield _case("DeepSeek V3, R1", f"Ok.{begin}function<｜tool▁sep｜>{fenced}{end}", OSLO, text="Ok.")
     yield _case("DeepSeek V3, R1", f"{begin}function<｜tool▁sep｜>{fenced}<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function"
                 f"<｜tool▁sep｜>now\n```json\n{{}}\n```{end}", OSLO, NOW)  # fmt: skip
+    family = "DeepSeek V3.1, no tools in its template"
+    for raw in (
+        f"<tool_call>\n{_JSON}\n</tool_call>",
+        f'{begin}get_weather<｜tool▁sep｜>{{"city": "Oslo"}}{end}',
+    ):
+        yield _case(family, f"a</think>Ok.\n{raw}", OSLO, text="Ok.", thoughts="a", in_thoughts=True)
     for family in ("DeepSeek V3, R1", "DeepSeek V3.1"):
         yield _case(family, f'{begin}get_weather<｜tool▁sep｜>{{"city": "Oslo"}}{end}', OSLO)
         yield _case(family, "<think>a</think>Ok.", text="Ok.", thoughts="a")
@@ -343,6 +373,15 @@ def _in_json() -> Iterator[Case]:
     )
     yield _case("Mistral, Devstral", '[TOOL_CALLS]write_file[ARGS]{"path": "a", "content": "[TOOL_CALLS]now"}',
                 _written("a", "[TOOL_CALLS]now"))  # fmt: skip
+    for raw in ("now", "now[ARGS]", "now[TOOL_CALLS]now{}"):
+        yield _case("Mistral, Devstral", f"Ok.[TOOL_CALLS]{raw}", *[NOW] * raw.count("now"), text="Ok.")
+    for raw in (
+        'get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]now[ARGS]{}',
+        'get_weather[ARGS]{"city": "Oslo"}now[ARGS]{}',
+    ):
+        yield _case("Mistral, Devstral", f"I get weather. {raw}", OSLO, NOW, text="I get weather.")
+    yield _case("Mistral, Devstral", "Write now [ARGS] so.", text="Write now [ARGS] so.")
+    yield _case("Mistral, Devstral", "[TOOL_CALLS]nothing", malformed=1)
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_LIST}\nMore.", OSLO, NOW, text="More.")
     yield _case("Mistral, Devstral", f"[TOOL_CALLS] {_JSON}", OSLO)
     yield _case(
@@ -370,6 +409,8 @@ def _in_json() -> Iterator[Case]:
     thinking = "Here is my thought process: a\n\nHere is my response:"
     yield _case("Granite 3.2", f"{thinking} Ok.", text="Ok.", thoughts="a")
     yield _case("Hunyuan A13B", "<think>\na\n</think>\n<answer>\nOk.\n</answer>", text="Ok.", thoughts="a")
+    yield _case("Apriel", f"a\n[BEGIN FINAL RESPONSE]\nOk.\n<tool_calls>{_LIST}</tool_calls>", OSLO, NOW, text="Ok.",
+                thoughts="a", in_thoughts=True)  # fmt: skip
     yield _case("Granite 20B", f"<function_call> {_JSON} <function_call> {_JSON_NOW}", OSLO, NOW)
     yield _case(
         "Granite 20B", f'<function_call> {{"name": "get_weather", "argum {_JSON_NOW}', NOW, malformed=1
@@ -416,11 +457,13 @@ def _in_json() -> Iterator[Case]:
 
 def _others() -> Iterator[Case]:
     yield _case("gpt-oss", "It is 4 degrees.", text="It is 4 degrees.")
+    yield _case("gpt-oss", "Use <|message|> so.<|end|>", text="Use <|message|> so.")
     yield _case("gpt-oss", "<|channel|>analysis only thoughts", thoughts="only thoughts")
     yield _case("gpt-oss", f"<|channel|>analysis<|message|>One.{_MESSAGE}analysis<|message|>Two.{_MESSAGE}final<|message|>Ok.",
                 text="Ok.", thoughts="One.\nTwo.")  # fmt: skip
     for header in ("commentary to=functions.get_weather <|constrain|>json", "commentary to=functions.get_weather json",
-                   "commentary to=functions.get_weatherjson", "analysis to=get_weather code"):  # fmt: skip
+                   "commentary to=functions.get_weatherjson", "analysis to=get_weather code", "get_weather<|channel|>commentary",
+                   "commentary to=functions.get_weather<|channel|>commentary"):  # fmt: skip
         yield _case("gpt-oss", f'<|channel|>{header}<|message|>{{"city": "Oslo"}}<|call|>', OSLO)
     yield _case("gpt-oss", " to=functions.now<|channel|>commentary<|message|><|call|>", NOW)
     call = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}'

@@ -65,9 +65,12 @@ def test_the_vocabulary_shows_the_reasoning() -> None:
 
 
 def test_the_template_shows_what_stands_around_thoughts_and_text() -> None:
-    """Granite 3.2's words, Hunyuan's tags."""
+    """Granite 3.2's words and Apriel's, Hunyuan's tags, Muse's headers."""
     granite = "Write after 'Here is my thought process:', and your answer after 'Here is my response:'."
     assert answer_format(Tokenizer(granite), "").reasoning_notation == "granite"
+    apriel = "Here are my reasoning steps:\n{{ m.reasoning_content }}\n[BEGIN FINAL RESPONSE]\n"
+    assert answer_format(Tokenizer(apriel), "").reasoning_notation == "apriel"
+    assert answer_format(Tokenizer("to=self<atem:function_calls>"), "").layout is Layout.MUSE_SPARK
     hunyuan = answer_format(Tokenizer("{{ '<think>\n' }}</think>{{ '<answer>\n' }}</answer>"), "")
     assert hunyuan.hidden_marks == ("<answer>", "</answer>")
 
@@ -119,8 +122,9 @@ def test_none_turns_either_off() -> None:
 
 
 def test_control_tokens_of_the_notation_are_seen_and_no_others() -> None:
-    """A mark that is a special token would otherwise never be found."""
+    """A mark of which a special token is a part would otherwise never be found."""
     hub = HubTokenizer(TOKENIZER_FOLDER)
     ids = hub.encode("a<|im_start|>b<|im_end|>c")
-    assert "".join(map(hub.detokenizer(frozenset({"<|im_start|>"})).feed, ids)) == "a<|im_start|>bc"
+    for mark in ("<|im_start|>", "function call<|im_start|>"):
+        assert "".join(map(hub.detokenizer(frozenset({mark})).feed, ids)) == "a<|im_start|>bc"
     assert "".join(map(hub.detokenizer().feed, ids)) == "abc"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,15 +44,23 @@ def test_the_client_gets_what_the_model_means(case: Case) -> None:
     assert message == read(case, list(range(len(case.raw.encode()))))
 
 
-@settings(max_examples=examples(100), deadline=None)
-@given(case=st.sampled_from(CASES), cuts=st.lists(st.integers(0), max_size=12))
-def test_pieces_change_nothing(case: Case, cuts: list[int]) -> None:
-    """In any number, cut anywhere."""
-    assert read(case, cuts) == read(case, [])
+_WORDS = (*"a {}[]()\"',:<>`\n", "now", "</", "get_weather ")
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data(), case=st.sampled_from(CASES), cuts=st.lists(st.integers(0), max_size=12))
+def test_pieces_change_nothing(data: st.DataObject, case: Case, cuts: list[int]) -> None:
+    """In any number, cut anywhere, also of what no model means: marks and words amid a case."""
+    notation = case.form.notation
+    assert notation is not None
+    marks = [mark for one in (notation, *notation.also) for mark in one.control if "{" not in mark]
+    amid = "".join(data.draw(st.lists(st.sampled_from([*marks, *_WORDS]), max_size=4)))
+    place = data.draw(st.integers(0, len(case.raw)))
+    spoiled = replace(case, raw=case.raw[:place] + amid + case.raw[place:])
+    assert read(spoiled, cuts) == read(spoiled, [])
 
 
 FAMILIES = st.sampled_from([family for family in FORMS if family not in ("gpt-oss", "Kimi K3")])
-_WORDS = ("now", "a", " ", "\n", "get_weather ", "</", *"{}[]()\"',:<>`")
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -98,7 +107,8 @@ def test_twice_the_text_is_twice_the_work(notation: str) -> None:
     """Marks in runs and in turns, heads of calls that never end."""
     described = form(notation).tools
     assert described is not None
-    marks = [mark for one in (described, *described.also) for mark in (*one.control, one.prefix) if mark]
+    marks = [mark for one in (described, *described.also) for mark in (*one.control, one.prefix)]
+    marks = [mark for mark in marks if mark and "{" not in mark]
     heads = [
         one.call_start + one.head.replace("{tool}", "write_file") for one in (described, *described.also)
     ]
@@ -111,5 +121,5 @@ def test_twice_the_text_is_twice_the_work(notation: str) -> None:
     ]
     for unit in some(units):
         unit += '"' if len(unit) % 2 else " "
-        small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (1_000, 4_000))
+        small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (2_000, 8_000))
         assert large < 6 * small + 10_000, unit  # What is read again, sixteen times, is a fixed part.

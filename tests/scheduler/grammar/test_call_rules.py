@@ -67,6 +67,14 @@ NESTED = Tool(
     place="tools.1.parameters",
 )
 STOP = Tool("stop", parameters={"type": "object", "properties": {}, "additionalProperties": False})
+NAMED = Tool(
+    "maps.get-weather",
+    parameters={
+        "type": "object",
+        "properties": {"$top": {"type": "integer"}, "city-name": {"type": "string"}},
+    },
+    strict=True,
+)
 EDITED = {"count": 3, "new": CODE, "number": "01", "rate": 0.5, "where": "a b"}
 REPLACED = {"edits": [{"old": "<b>x</b>", "size": None}, {"old": ""}], "tree": {"kids": [{}, {"kids": []}]}}
 XML = ("qwen3_coder", "glm47", "longcat", "minimax_m2", "minicpm5", "dsml", "kimi_k3")
@@ -102,18 +110,19 @@ def test_random_walks_are_read_by_mlx_lm_and_fit_their_schema(notation: str) -> 
 
 @pytest.mark.parametrize("name", sorted(_WALKED.keys() & TEMPLATES.keys()))
 def test_what_the_models_template_writes_for_a_call_is_allowed(name: str) -> None:
-    """Code in a string, nested values, a recursive schema, enums that look like numbers, no parameters, and
-    two calls."""
+    """Code in a string, nested values, a recursive schema, enums that look like numbers, no parameters, names
+    with dots, hyphens and dollars, and two calls."""
     walker, template = walker_of(_WALKED[name]), TEMPLATES[name]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("edit", EDITED),
         ("edit", {"new": "x", "where": None}),
+        (NAMED.name, {"$top": 3, "city-name": "x"}),
     ]
     if template.nests:
         calls.append(("replace", REPLACED))
     if name != "longcat":
         calls.append(("stop", {}))
-    tools = (EDIT, STOP, NESTED) if template.nests else (EDIT, STOP)
+    tools = (EDIT, STOP, NAMED, NESTED) if template.nests else (EDIT, STOP, NAMED)
     for call in calls:
         assert accepts(walker, rendered(name, call), *tools), rendered(name, call)
     several = rendered(name, calls[0], calls[-1])

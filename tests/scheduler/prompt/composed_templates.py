@@ -162,6 +162,7 @@ _COUNTS = {
     "the first": "{% set tool_call = m.tool_calls[0] %}{call}",
     "one": "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
     "{% set tool_call = m.tool_calls[0] %}{call}",
+    "none": "",
 }
 _BESIDE = {
     "written": "{{ m.content }}",
@@ -202,6 +203,7 @@ FAMILIES = {
     "Kimi K2": ("the name's place", "all", "written", "reasoning_content", "any"),
     "Command R7B": ("any", "all", "dropped", "another name", "any"),
     "Apertus": ("any", "all", "written", "blocks", "any"),
+    "LFM2": ("any", "none", "written", "dropped", "any"),
     "DeepSeek V3.2": ("any", "all", "written", "reasoning_content", "in system"),
 }
 """Values of HISTORIES, by a family whose template has them."""

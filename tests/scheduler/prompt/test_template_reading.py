@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Message, TextPrompt, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, TextPrompt, Tool
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import TEMPLATE, write_tokenizer
@@ -193,6 +193,31 @@ def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
     assert served(tmp_path, template).template_verdicts == ("switches thinking",)
 
 
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (("high",), {"none": "its own", "low": "high", "medium": "high", "high": "high", "max": "high"}),
+        (("none", "low", "max"), {"none": "none", "minimal": "low", "medium": "low", "high": "max"}),
+        ((), {"low": "its own", "max": "its own"}),
+    ],
+)
+def test_an_effort_that_the_template_refuses_is_the_nearest_that_it_takes(
+    taken: tuple[str, ...], expected: dict[str, str], tmp_path: Path
+) -> None:
+    """Clients send one for all models; Mistral Small 4's template raises at all but none and high."""
+    template = (
+        "{% set effort = reasoning_effort or 'its own' %}{% if effort not in ['its own', "
+        + ", ".join(map(repr, taken))
+        + "] %}{{ raise_exception('effort') }}{% endif %}<{{ effort }}>{{ messages[0].content }}"
+    )
+    tokenizer = served(tmp_path, template)
+    asked = ChatPrompt(({"role": "user", "content": "hi"},))
+    for effort, passed in expected.items():
+        text = tokenizer.render(replace(asked, reasoning=Reasoning(effort != "none", effort)))
+        assert text == f"<{passed}>hi"
+    assert any("efforts" in verdict for verdict in tokenizer.template_verdicts)
+
+
 def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> None:
     """Each word of a loop is in its text once, and results have the order, the ids and the tool of calls."""
     with TemporaryDirectory() as folder:
@@ -205,6 +230,9 @@ def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> Non
     assert Counter(re.findall(words, text)) == Counter(re.findall(words, str(prompt.messages)))
     calls = re.findall(r'<tool_call>(?:look)?#([^#]*)#\{"of": "value-([^.]*)\.', text)
     results = re.findall(r"<\|tool\|>look#([^#]*)#result-([^.]*)\.", text)
+    if ways[1] == "none":  # The calls are text, which has no ids.
+        assert [of for _, of in results] == re.findall(r'"of": "value-([^.]*)\.', text)
+        return
     assert results == calls
     if ways[0] != "any":
         assert len({own for own, _ in calls}) == len(calls)
@@ -251,6 +279,7 @@ def test_a_loop_goes_on_whatever_a_template_takes_of_it(
         ("gpt-oss", ("writes one call a message: each is passed with its result", "passed behind them")),
         ("Mistral Small 3.2", ("takes ids of nine letters", "loses text beside calls", "writes no thoughts")),
         ("Kimi K2", ("writes a tool's name as a part of a call's id",)),
+        ("LFM2", ("loses calls: they are passed as text in its notation", "writes no thoughts")),
         ("DeepSeek V3.2", ("writes tools in a system message alone: an empty one is passed",)),
     ],
 )

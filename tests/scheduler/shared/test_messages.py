@@ -22,6 +22,7 @@ _BOUNDED = {
     "ThinkingBudget.blanks": "the tokenizer's",
     "Submit.stop_token_ids": "256, and the model's",
     "Submit.boundaries": "MOST_BOUNDARIES",
+    "Submit.labels": "26",
     "PrefixReport.head": "Inspect.head_tokens, which an operator chooses",
     "PlanReport.preempted": "slots",
     "Begun.requests": "slots and lookahead",

@@ -21,16 +21,16 @@ from tests.fakes.samples import sample
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (QueueFull, "queue_full"),
-        (TenantLimit, "tenant_limit"),
-        (DeadlineUnmeetable, "deadline"),
-        (Draining, "draining"),
-        (Unavailable, "unavailable"),
+        (QueueFull("no"), "queue_full"),
+        (TenantLimit("no", retry_after_seconds=1.0), "tenant_limit"),
+        (DeadlineUnmeetable("no"), "deadline"),
+        (Draining("no"), "draining"),
+        (Unavailable("no"), "unavailable"),
     ],
 )
-def test_every_refusal_has_its_reason(error: type[SchedulerError], reason: str) -> None:
+def test_every_refusal_has_its_reason(error: SchedulerError, reason: str) -> None:
     """One of those that are there from the start."""
-    assert rejection_reason(error("no")) == reason
+    assert rejection_reason(error) == reason
     assert reason in REJECTIONS
 
 
