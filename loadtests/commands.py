@@ -30,7 +30,6 @@ from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
-_DISPLAY_SECONDS = 0.25
 _PROBE_WORDS = (200, 1200)
 
 
@@ -178,7 +177,7 @@ class Comparison:
 
         async def show() -> None:
             while True:
-                await trio.sleep(_DISPLAY_SECONDS)
+                await trio.sleep(0.25)
                 display.update(Text(f"{self._scenario.name} → {target.name}  {driver.progress}"))
 
         async with trio.open_nursery() as nursery:

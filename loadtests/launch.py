@@ -275,11 +275,10 @@ def end_tokens(model: Path) -> tuple[int, ...]:
 
 def _json(path: Path) -> dict[str, Any]:
     """Return the file's object; an empty one for anything else."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with suppress(OSError, ValueError):
+        if isinstance(found := json.loads(path.read_text("utf-8")), dict):
+            return found
+    return {}
 
 
 async def find_model(target: Target) -> Target:

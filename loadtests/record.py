@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-FORMAT_VERSION = 2
 LAG_LIMIT_SECONDS = 0.1
 """The limit on the generator's lag at the 99th percentile: above it, timestamps are late by more than a
 token's time."""
@@ -96,7 +95,6 @@ class ServerSample(msgspec.Struct, frozen=True, kw_only=True):
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a scenario against one target."""
 
-    format_version: int = FORMAT_VERSION
     target: str
     url: str
     model: str
@@ -134,9 +132,6 @@ def save(path: Path, runs: list[RunRecord]) -> None:
 def load(path: Path) -> list[RunRecord]:
     """Return the runs in a file. Raise ValueError, which names the file, if it is not such a document."""
     try:
-        runs = msgspec.json.decode(path.read_bytes(), type=list[RunRecord])
+        return msgspec.json.decode(path.read_bytes(), type=list[RunRecord])
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path} is not the record of a load test: {error}") from error
-    if any(run.format_version != FORMAT_VERSION for run in runs):
-        raise ValueError(f"{path} has another format version than {FORMAT_VERSION}")
-    return runs

@@ -8,7 +8,6 @@ refuses unknown keys by name; `--set population.prompt.shared_tokens=1024` chang
 from __future__ import annotations
 
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -178,8 +177,7 @@ class Scenario(_Part):
 
 def shipped() -> dict[str, Path]:
     """Return the scenarios that come with Penstock, by name."""
-    folder = Path(str(files("loadtests") / "scenarios"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return {path.stem: path for path in sorted(Path(__file__).with_name("scenarios").glob("*.toml"))}
 
 
 def load(name_or_file: str, overrides: tuple[str, ...] = ()) -> Scenario:

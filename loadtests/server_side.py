@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -54,10 +55,8 @@ def parse(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
         if not _DROPPED.search(name):
-            try:
+            with suppress(ValueError):
                 found[name] = float(value)
-            except ValueError:
-                continue
     return found
 
 

@@ -160,7 +160,9 @@ def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:
     url, *pairs = rest.split(",")
     if not (equals and re.fullmatch(r"[\w.-]+", name) and url):
         raise TargetError(f"--target {text}: {_GRAMMAR}")
-    options = dict(_option(text, pair) for pair in pairs)
+    if strange := [pair for pair in pairs if "=" not in pair]:
+        raise TargetError(f"--target {text}: {strange[0]!r} is not an option; {_GRAMMAR}")
+    options = {option.strip(): value.strip() for option, _, value in (pair.partition("=") for pair in pairs)}
     preset: Preset | None = None
     if url.startswith("preset:"):
         preset_name, _, url = url.removeprefix("preset:").partition(":")
@@ -188,13 +190,6 @@ def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:
         EVERYTHING if "knows" in options else preset.knows if preset else OPENAI,
         url + preset.metrics_path if preset and preset.metrics_path else None,
     )
-
-
-def _option(text: str, pair: str) -> tuple[str, str]:
-    name, equals, value = pair.partition("=")
-    if not equals:
-        raise TargetError(f"--target {text}: {pair!r} is not an option; {_GRAMMAR}")
-    return name.strip(), value.strip()
 
 
 def _launch(text: str, name: str, preset: Preset, options: dict[str, str]) -> Launch:

@@ -90,8 +90,7 @@ class Findings:
         facts: dict[str, object] = {
             "asked": f"{self.asked}: {self.greedy} greedy, {sampled} sampled",
             "lost, failed": f"{len(self.lost)}, {len(self.failed)}",
-            "greedy answers that differ": len(self.greedy_parted),
-            "sampled answers that differ": f"{len(self.sampled_parted)} of {sampled}",
+            "greedy, sampled answers that differ": f"{len(self.greedy_parted)}, {len(self.sampled_parted)}",
             "of all answers, between two undisturbed runs": len(self.control_parted),
             "longest pause of a stream": f"{self.longest_pause_seconds:.1f} s",
             "of the undisturbed runs": f"{self.usual_pause_seconds:.1f} s",

@@ -25,9 +25,8 @@ from loadtests.processes import resident_bytes
 MODEL = "penstock-embedded"
 _MOST_GROWTH = 1.5
 """Bound on the server's resident bytes after the run, as a multiple of those before it."""
-_NOTE_EVERY = 500
-_REQUEST_SECONDS = 600.0
-_CUT_SECONDS = 0.1
+_NOTE_EVERY, _IN_FLIGHT = 500, 32
+_REQUEST_SECONDS, _CUT_SECONDS = 600.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class FuzzPlan:
 
     requests: int = 10_000
     seed: int = 0
-    in_flight: int = 32
     adapters: tuple[str, ...] = ()
     """LoRA adapters of the server, as name=folder."""
     most_silent_seconds: float = 0.05
@@ -121,7 +119,7 @@ async def _send_all(
                 note(f"{number} sent: {dict(fuzzed.statuses)}, wrong {dict(fuzzed.wrong)}")
 
     async with trio.open_nursery() as nursery:
-        for _ in range(plan.in_flight):
+        for _ in range(_IN_FLIGHT):
             nursery.start_soon(client)
 
 

@@ -64,9 +64,7 @@ Runs: TypeAlias = tuple[Run, Run]
 def step(rows: tuple[int, ...], model: Path | None, steps: int) -> None:
     """Show where a decode step goes: in the engine, in the server, and what is counted.
 
-    A server is started whose processes are profiled from outside: each function of a part notes when it
-    begins and ends. The same rows are decoded by a bare BatchGenerator, in turn. Times are of one run, counts
-    of calls and operations of another.
+    The processes of a server are profiled from outside, beside a bare BatchGenerator with the same rows.
     """
     folder = folder_of(model)
     config = json.loads((folder / "config.json").read_text())
