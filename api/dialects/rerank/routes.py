@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from api.access.auth import CallerOf
 from api.access.identity import Caller
 from api.answers.blocks import all_finished
-from api.dialects.decisions.questions import Question, statement
+from api.dialects.decisions.questions import statement
 from api.dialects.decisions.routes import decision_request
 from api.dialects.embeddings.encode import numbers, usage_object
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
@@ -50,11 +50,10 @@ def rerank_requests(
     is no reranker and writes no text are refused by its scheduler."""
     embedder, fields = served.embedder, caller.fields(served.adapter, body.timeout, body.priority)
     if embedder is None:
-        question = _relevance(body.instruction)
+        (read,) = _RELEVANT.reads()
         return [
-            decision_request(public_id, (_pair(body.query, document.text),), question, read, fields)
+            decision_request(public_id, (_pair(body, document.text),), _RELEVANT, read, fields)
             for document in body.documents[start:end]
-            for read in question.reads()
         ]
     return [
         GenerationRequest(
@@ -68,18 +67,19 @@ def rerank_requests(
     ]
 
 
-def _relevance(instruction: str | None) -> Question:
-    """Return what a chat model is asked of a document, as Qwen3-Reranker is."""
-    return statement(instruction or "The document answers the query.")
+_RELEVANT = statement("The document answers the query.")
+"""What a chat model is asked of a document, as Qwen3-Reranker is."""
 
 
-def _pair(query: str, document: str) -> Message:
-    return {"role": "user", "content": f"Query: {query}\n\nDocument: {document}"}
+def _pair(body: RerankRequest, document: str) -> Message:
+    """Return the state of a decision. What is the same for all documents stands first: they share it."""
+    instruction = f"Instruction: {body.instruction}\n\n" if body.instruction else ""
+    return {"role": "user", "content": f"{instruction}Query: {body.query}\n\nDocument: {document}"}
 
 
 def relevance_of(served: Served, end: Finished) -> float:
     if served.embedder is None:
-        return _relevance(None).probabilities([end.vector]).shares[0]
+        return _RELEVANT.probabilities([end.vector]).shares[0]
     return numbers(end.vector)[0]
 
 
