@@ -319,15 +319,9 @@ SIZES = [
         pace=4.0,
     ),
     _row(
-        "D24 a query for each document",
-        "query and instruction were copied for each document before admission",
-        lambda: [
-            Ask(
-                "/v1/rerank",
-                {"query": "q" * 32_000, "instruction": "i" * 32_000, "documents": ["d"] * 2048},
-            ),
-            Ask("/v1/embeddings", {"input": ["text " * 400] * 2048}),
-        ],
+        "D24 texts to embed for a model that writes",
+        "requests were made of all of them before admission",
+        lambda: [Ask("/v1/embeddings", {"input": ["text " * 400] * 2048})],
         REFUSED,
     ),
 ]
