@@ -120,7 +120,9 @@ _SLOW = (
     "subprocess",
 )
 _STALLS = Path("/proc/pressure/cpu")
-STALLED, WHOLE = "stalled", "whole"
+_WORK_SECONDS = 0.013
+"""What `_slowness` counts takes on the machine on which the limits were set."""
+STALLED, SLOWED, WHOLE = "stalled", "slowed", "whole"
 """Names of what a worker says of a report."""
 
 
@@ -141,8 +143,8 @@ def is_fast(file: Path) -> bool:
 class Gate:
     """pytest's hooks: the seams' files first, since they are the longest; a failure for what takes too long.
 
-    Wall-clock seconds count, less those in which any task of the machine waited for a core: so what fails is
-    slow on a quiet machine, too.
+    Wall-clock seconds count, less those in which any task of the machine waited for a core, and over how much
+    slower the machine is at this moment: so what fails is slow on a quiet machine, too.
     """
 
     def __init__(self) -> None:
@@ -169,6 +171,7 @@ class Gate:
         before, self._stalled_seconds = self._stalled_seconds, _stalled_seconds()
         report.user_properties += [
             (STALLED, self._stalled_seconds - before),
+            (SLOWED, _slowness() if report.duration > 1 else 1.0),
             (WHOLE, not _depends_on_examples(item)),
         ]
         return report
@@ -176,7 +179,7 @@ class Gate:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found: dict[str, Any] = dict(report.user_properties)
         # The report of a worker that crashed has no properties.
-        seconds = max(0.0, report.duration - found.get(STALLED, 0.0))
+        seconds = max(0.0, report.duration - found.get(STALLED, 0.0)) / found.get(SLOWED, 1.0)
         self._seconds[report.nodeid.split("::")[0]] += seconds
         if report.when == "call" and report.passed and found.get(WHOLE):
             self._passed.append(report.nodeid)
@@ -258,6 +261,15 @@ def _stalled_seconds() -> float:
     if not _STALLS.exists():
         return 0.0
     return int(_STALLS.read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
+
+
+def _slowness() -> float:
+    """Return how many times as long some work takes now as it took where the limits were set, at least 1:
+    virtual machines are lent faster and slower cores."""
+    began, total = time.perf_counter(), 0
+    for number in range(200_000):
+        total += number * number % 7
+    return max(1.0, (time.perf_counter() - began) / _WORK_SECONDS)
 
 
 def _depends_on_examples(item: pytest.Item) -> bool:
