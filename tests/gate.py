@@ -107,6 +107,8 @@ SLOWER = {
     "tests/end_to_end/test_live_page.py::test_the_page_shows_a_busy_server[390-dark]": "a browser under load",
     "tests/end_to_end/test_prefix_disk.py::"
     "test_killed_while_it_writes_the_engine_comes_back_warm_and_right[1]": "two engines start",
+    "tests/scheduler/service_machine/test_service.py": "whole services, step by step",
+    "tests/scheduler/service_machine/test_service.py::test_so_it_is_where_starts_fail": "the same, with starts",
 }
 """Files and tests that may take longer, and why."""
 
@@ -120,7 +122,7 @@ _SLOW = (
     "subprocess",
 )
 _STALLS = Path("/proc/pressure/cpu")
-_WORK_SECONDS = 0.013
+_WORK_SECONDS = 0.008
 """What `_slowness` counts takes on the machine on which the limits were set."""
 STALLED, SLOWED, WHOLE = "stalled", "slowed", "whole"
 """Names of what a worker says of a report."""

@@ -59,7 +59,7 @@ BUDGET = {
     "scheduler/shared": 2_200,
     "scheduler/shared/folder": 947,
     "scheduler/telemetry": 1_514,
-    "tests": 573,
+    "tests": 575,
     "tests/api": 1_799,
     "tests/api/access": 760,
     "tests/api/admin": 1_456,
