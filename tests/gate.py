@@ -108,7 +108,7 @@ SLOWER = {
     "tests/end_to_end/test_prefix_disk.py::"
     "test_killed_while_it_writes_the_engine_comes_back_warm_and_right[1]": "two engines start",
     "tests/scheduler/service_machine/test_service.py": "whole services, step by step",
-    "tests/scheduler/service_machine/test_service.py::test_so_it_is_where_starts_fail": "the same, with starts",
+    "tests/scheduler/service_machine/test_service.py::test_so_it_is_where_starts_fail": "as well",
 }
 """Files and tests that may take longer, and why."""
 
