@@ -264,6 +264,6 @@ def _longest_turn_of_an_end(tokens: int) -> float:
 
 
 def test_nor_does_the_end_of_a_stream_with_log_probabilities() -> None:
-    """50 MB, four times: they were joined, stored and logged in one turn, 0.8 s."""
+    """50 MB, four times: they were joined, stored and logged in one turn, 0.8 s. A step may take 50 ms."""
     turns = (_longest_turn_of_an_end(30_000) for _ in range(3))
-    assert any(seconds < _MOST_SECONDS for seconds in turns)
+    assert any(seconds < 0.05 for seconds in turns)
