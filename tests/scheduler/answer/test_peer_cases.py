@@ -121,5 +121,5 @@ def test_twice_the_text_is_twice_the_work(notation: str) -> None:
     ]
     for unit in some(units):
         unit += '"' if len(unit) % 2 else " "
-        small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (1_000, 4_000))
-        assert large < 7 * small + 10_000, unit  # What is read again, sixteen times, is a fixed part.
+        small, large = (steps(notation, unit * (size // len(unit) + 1)) for size in (2_000, 8_000))
+        assert large < 6 * small + 10_000, unit  # What is read again, sixteen times, is a fixed part.
