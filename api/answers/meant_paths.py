@@ -4,20 +4,17 @@ have it twice, or are another server's."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 
 from api.close_match import close_match
+from scheduler.prompt.vector_request import ENDPOINTS
 
 PATHS: Mapping[str, str] = MappingProxyType(
     {
-        "/v1/chat/completions": "POST",
-        "/v1/completions": "POST",
-        "/v1/responses": "POST",
+        **dict.fromkeys(chain(*ENDPOINTS.values()), "POST"),
         "/v1/conversations": "POST",
-        "/v1/messages": "POST",
         "/v1/messages/count_tokens": "POST",
-        "/v1/embeddings": "POST",
-        "/v1/rerank": "POST",
         "/v1/tokenize": "POST",
         "/v1/detokenize": "POST",
         "/v1/models": "GET",
@@ -42,6 +39,7 @@ _OTHERS = {
     "embedding": "/v1/embeddings",
     "tags": "/v1/models",
     "reranking": "/v1/rerank",
+    "generative_scoring": "/v1/score",  # vLLM
     "healthz": "/health",
 }
 """What other servers call them."""

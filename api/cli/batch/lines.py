@@ -12,9 +12,10 @@ from typing import Any, BinaryIO, NamedTuple
 import httpx
 
 from api.cli.errors import OperatorError
+from scheduler.prompt.vector_request import ENDPOINTS
 
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank")
-_BEGINNING = ("model", "tools", "messages", "prompt", "input", "query")
+ROUTES = (*ENDPOINTS["chat"], *ENDPOINTS["embedding"])
+_BEGINNING = ("model", "tools", "messages", "prompt", "input", "state", "query")
 _HEADS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 """Characters of a prompt of which a common beginning counts."""
 _MOST_FAULTS = 5
