@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -14,6 +15,7 @@ from typing import Generic
 from scheduler.engine.prefix.nodes import Known, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
+from scheduler.shared.adapter_files import tenant_of
 from scheduler.shared.pins import MOST_PINS, Pin, pin_name
 from scheduler.shared.reports import PinReport
 
@@ -59,14 +61,17 @@ class Holds(Generic[SegmentT, SnapshotT]):
     ) -> HoldOutcome:
         """Hold the path to `end`, which is what is cached of `tokens`, if anything is. With an infinite
         `until` it is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS
-        pinned."""
+        pinned. The tenant that holds most yields to one that would hold less."""
         if end is None:
             return HoldOutcome(_NOTHING)
         if refusal := self._pin_refusal(end, tokens) if until == inf else "":
             self.refused += 1
             return HoldOutcome(refusal)
+        new = sum(nbytes for mark, nbytes in self._path(end) if not mark.held_bytes)
+        for node in self._yielding(tenant_of(end.salt), new, room):
+            self.end(self._marks[node])
+            self._file(node)
         if not self.begin(self._path(end), until, room):
-            new = sum(nbytes for mark, nbytes in self._path(end) if not mark.held_bytes)
             return HoldOutcome(
                 f"its {new} bytes and the {self.nbytes} that are held already are more than {room}, which is"
                 " what may be held of the prefix cache now"
@@ -75,6 +80,29 @@ class Holds(Generic[SegmentT, SnapshotT]):
             self._pins[pin_name(tokens, end.salt)] = Pin(end.salt, tokens)
         self._file(end)
         return HoldOutcome()
+
+    def _yielding(self, tenant: str, new: int, room: int) -> list[Node[SegmentT, SnapshotT]]:
+        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of whoever
+        holds most, those that end first. None, if they would not. Pins are the operator's, and stay."""
+        ended = list[Node[SegmentT, SnapshotT]]()
+        if (lacking := self.nbytes + new - room) <= 0:
+            return ended
+        holders = [one for one, mark in self._marks.items() if mark.held_bytes and mark.held_until < inf]
+        held = Counter[str]()
+        for node in holders:
+            held[tenant_of(node.salt)] += self._marks[node].held_bytes
+        # A path's nodes are held for no longer than those above them: its end goes first.
+        holders.sort(key=lambda node: (self._marks[node].held_until, -node.end), reverse=True)
+        while lacking > 0:
+            most = max(held, key=lambda one: held[one], default=tenant)
+            if held[most] <= held[tenant] + new:
+                return []
+            node = next(one for one in reversed(holders) if tenant_of(one.salt) == most)
+            holders.remove(node)
+            held[most] -= self._marks[node].held_bytes
+            lacking -= self._marks[node].held_bytes
+            ended.append(node)
+        return ended
 
     def _pin_refusal(self, end: Node[SegmentT, SnapshotT], tokens: array[int]) -> str:
         # No hit is longer than all but the last token, which has to be computed.
