@@ -158,8 +158,8 @@ def salted(adapter: str, salt: str) -> str:
 
 
 def tenant_of(salt: str) -> str:
-    """Return the tenant in a salt, or an empty text where tenants share prefixes: there the salt is a client's
-    own, which names nobody."""
+    """Return the tenant in a salt, or an empty text where tenants share prefixes: there the salt is a
+    client's own, which names nobody."""
     if salt.startswith(_MARK):
         salt = salt[len(_MARK) :].partition("\0")[2]
     tenant, mark, _ = salt.partition("\0")
