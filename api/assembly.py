@@ -54,7 +54,6 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.shared.folder.reading import GENERATION_CONFIG
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
     from api.remote_engines import RemoteEngines
@@ -414,5 +413,4 @@ def _metrics(settings: ServeSettings) -> Metrics:
             "mlx": release_of("mlx"),
         }
     )
-    metrics.registry.register(VllmNames(metrics))
     return metrics

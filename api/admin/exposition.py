@@ -94,9 +94,8 @@ class _Family(Collector):
 
 
 def _of_family(family: Metric, modern: bool) -> bytes:
-    """Return the family's text, with colons: the library's default writes vllm_ for vllm:, although a colon
-    needs no escape."""
+    """Return the family's text."""
     if modern:
-        text: bytes = openmetrics.generate_latest(_Family(family), escaping=openmetrics.ALLOWUTF8)
+        text: bytes = openmetrics.generate_latest(_Family(family))
         return text.removesuffix(_END)
     return exposition.generate_latest(_Family(family))

@@ -20,7 +20,6 @@ from api.http.refusals import Refusal
 from api.http.statistics import ServerStatistics
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
@@ -59,7 +58,6 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testing.MockClock) -> None:
     """With exemplars; the classic text format has none."""
     scheduler = make_scheduler(LoopbackLauncher())
-    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
     async with running(scheduler), client_of(scheduler) as client:
         answer = await client.post("/v1/chat/completions", json=chat())
         identity = answer.headers["x-request-id"]
@@ -71,7 +69,7 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
     assert modern.text.endswith("# EOF\n")
     assert f'request_id="{identity}"' in modern.text
     for text in (classic.text, modern.text):
-        assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+        assert 'penstock_running_slots{engine="0",model="tiny"} 0.0' in text
     assert list(text_string_to_metric_families(modern.text))
 
 
@@ -122,7 +120,6 @@ async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: trio.t
     metrics = Metrics()
     for number in range(20):
         metrics.of_model(f"model-{number}").of_engine("0")
-    metrics.registry.register(VllmNames(metrics))
     families = len(list(metrics.registry.collect()))
     turns = 0
 
