@@ -78,12 +78,6 @@ class TemplateFailed(InvalidRequest):
     code = "chat_template_error"
 
 
-class UnknownPin(InvalidRequest):
-    """No prefix is pinned by this name."""
-
-    code = "pin_not_found"
-
-
 class HoldRefused(InvalidRequest):
     """The prefix cache cannot hold what an operator asked it to hold: it has no room, or there is none."""
 

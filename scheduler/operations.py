@@ -12,7 +12,7 @@ from scheduler.engines.engine import Engine
 from scheduler.engines.life import Life
 from scheduler.engines.pool import Pool
 from scheduler.engines.together import last_step_seconds, stalled_seconds, together
-from scheduler.errors import EndedByOperator, Unavailable, UnknownPin, UnknownRequest
+from scheduler.errors import EndedByOperator, Unavailable, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.record import StreamRecord
@@ -35,7 +35,7 @@ MOST_CHOICES = 64
 
 
 class Operations:
-    """Reads the stages, and changes nothing but the prefix caches, which it can clear and unpin, and that it
+    """Reads the stages, and changes nothing but the prefix caches, which it can clear, and that it
     can end a request."""
 
     def __init__(
@@ -202,17 +202,17 @@ class Operations:
             engine.metrics.on_board.set(engine.requests)
 
     async def inspect_engines(
-        self, clear: bool = False, top: int = 10, head_tokens: int = 0, unpin: str = ""
+        self, clear: bool = False, top: int = 10, head_tokens: int = 0
     ) -> dict[str, Inspection]:
         """Return what each engine holds, by its name, at most a second old; with `clear`, after evicting all
-        prefixes that no row uses, with `unpin`, after releasing that pin. An engine that is not running or
-        does not answer is left out; raise Unavailable if none answers."""
+        prefixes that no row uses. An engine that is not running or does not answer is left out; raise
+        Unavailable if none answers."""
         found: dict[str, Inspection] = {}
         refusals: list[Unavailable] = []
 
         async def inspect(name: str, life: Life) -> None:
             try:
-                found[name] = await life.inspections.inspect(clear, top, head_tokens, unpin)
+                found[name] = await life.inspections.inspect(clear, top, head_tokens)
             except Unavailable as error:
                 refusals.append(error)
 
@@ -229,13 +229,6 @@ class Operations:
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
         """Return what the prefix caches of all engines hold together, as `inspect_engines` does."""
         return together((await self.inspect_engines(clear, top, head_tokens)).values(), top)
-
-    async def unpin(self, name: str) -> Inspection:
-        """Release a pinned prefix in all engines, and return what they hold. Raise UnknownPin."""
-        inspection = together((await self.inspect_engines(unpin=name)).values(), 10)
-        if not inspection.unpinned:
-            raise UnknownPin(f"no prefix is pinned by the name {name!r}", param="pin")
-        return inspection
 
 
 @dataclass(slots=True)

@@ -31,9 +31,7 @@ from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.requests.table import Requests
-from scheduler.shared.adapter_files import salted
 from scheduler.shared.messages import Ready
-from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -197,14 +195,6 @@ class Scheduler:
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> TokenIds:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
         return await self.off_loop.tokenize(prompt, tenant, self._salt(tenant))
-
-    async def pin_name(self, request: GenerationRequest) -> str:
-        """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
-        `tokenize` does."""
-        adapter = self.pool.adapters.key_of(request.adapter)
-        salt = self._salt(request.tenant, request.cache_salt)
-        tokens = await self.off_loop.tokenize(request.prompt, request.tenant, salt)
-        return pin_name(tokens, salted(adapter, salt))
 
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests, and return the Ready of one."""

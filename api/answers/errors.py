@@ -35,7 +35,6 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
-    UnknownPin,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -161,7 +160,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
+        case ModelNotFound() | UnknownEngine() | UnknownRequest():
             return 404, "invalid_request_error"
         case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"

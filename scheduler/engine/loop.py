@@ -65,7 +65,6 @@ class _Changes:
             release=tuple(self.release),
             forget=tuple(self.forget),
             clear=any(command.clear for command in self.inspect),
-            unpin=tuple(command.unpin for command in self.inspect if command.unpin),
         )
 
 
@@ -412,7 +411,7 @@ class EngineLoop:
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
         for inspect in changes.inspect:
-            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes, result.unpinned)
+            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes)
             self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
 
     def _emit(self, result: StepResult) -> list[Outgoing]:

@@ -116,7 +116,6 @@ class Engine:
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
         """Estimates the prefix cache of the last process."""
-        """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, or None if none has since it was begun."""
         self._suspects: list[StreamRecord] = []
@@ -362,7 +361,7 @@ class Engine:
         if isinstance(reply, Alive):
             life.stall.pulsed(reply, self._clock())
             return
-        life.calls.answered(reply.query, reply)
+        life.inspections.answered(reply)
         self._telemetry.sample(observation.observe_inspection, self.metrics, reply)
         life.stall.answered(reply, self._clock())
 

@@ -8,7 +8,7 @@ import trio
 
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.prefix_estimate import PrefixEstimate
-from scheduler.processes.calls import Calls, Inspections
+from scheduler.processes.inspections import Inspections
 from scheduler.shared.messages import Ready, ToEngine
 from scheduler.telemetry.engine_totals import EngineTotals
 
@@ -32,8 +32,7 @@ class Life:
         self.stall = stall
         self.totals = totals
         self.likely = likely
-        self.calls = Calls(send)
-        self.inspections = Inspections(self.calls)
+        self.inspections = Inspections(send)
         self.budget_inspected = False
         """Whether its KV budget was inspected."""
         self._scope = trio.CancelScope()
@@ -46,4 +45,4 @@ class Life:
     def end(self) -> None:
         """Release all tasks that wait for the process: its link has ended."""
         self._scope.cancel()
-        self.calls.close()
+        self.inspections.close()

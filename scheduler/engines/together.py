@@ -73,7 +73,6 @@ def together(inspections: Iterable[Inspection], top: int) -> Inspection:
         cache = msgspec.structs.replace(cache, shared_prefixes=best)
     return msgspec.structs.replace(
         first,
-        unpinned=any(one.unpinned for one in everyone),
         freed_bytes=sum(one.freed_bytes for one in everyone),
         cache=cache,
         disk=_added([one.disk for one in everyone if one.disk is not None]),
