@@ -143,12 +143,6 @@ class TenantLimit(SchedulerError):
         super().__init__(f"Rate limit reached: {reason}. {again}", retry_after_seconds=retry_after_seconds)
 
 
-class DeadlineUnmeetable(SchedulerError):
-    """The request could not finish before its own timeout; it was not accepted."""
-
-    code = "deadline_unmeetable"
-
-
 class DeadlineExceeded(SchedulerError):
     """A deadline of an accepted request passed before its answer was complete."""
 

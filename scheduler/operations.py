@@ -145,9 +145,8 @@ class Operations:
                 found.append(record.report(now, with_spans=True))
         for record in self._queued:
             if record.request.public_id == public_id:
-                ahead = self._queue.fair.ahead_of(record.request_id, now)
                 report = record.report(now, with_spans=True)
-                found.append(replace(report, waits_for=self._queue_waits_for, ahead=ahead))
+                found.append(replace(report, waits_for=self._queue_waits_for))
         if not found:
             raise UnknownRequest(
                 f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"

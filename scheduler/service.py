@@ -28,7 +28,7 @@ from scheduler.prompt.offload import PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
-from scheduler.requests.record import StreamRecord, deadline_of, records_of
+from scheduler.requests.record import StreamRecord, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.requests.table import Requests
 from scheduler.shared.messages import Ready
@@ -143,8 +143,8 @@ class Scheduler:
         numbered first, then those of the second, and so on. Leaving the block early cancels them. A list is
         emptied when they are accepted, so that nobody holds the texts of prompts that are tokens.
 
-        Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
-        DeadlineUnmeetable or Unavailable.
+        Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull or
+        Unavailable.
         """
         requests = requests if isinstance(requests, list) else [requests]
         arrived_at, doorbell = trio.current_time(), Doorbell()
@@ -157,9 +157,7 @@ class Scheduler:
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
-            yield RequestStream(
-                records, doorbell, self.queue.fair.ahead_of, lambda: self.operations.queue_waits_for
-            )
+            yield RequestStream(records, doorbell, lambda: self.operations.queue_waits_for)
 
     async def _prepared(
         self, requests: Sequence[GenerationRequest], adapters: Sequence[str], arrived_at: float
@@ -177,10 +175,8 @@ class Scheduler:
             self._admission.check_prepared(
                 requests[0],
                 sum(len(one.submit.prompt) * one.request.choices for one in prepared),
-                deadline_of(requests[0], arrived_at),
                 trio.current_time(),
-                waits=not self.pool.dispatcher.has_room,
-                requests=choices,
+                choices,
             )
         except BaseException as error:
             self._recorder.refused(requests[0], error)

@@ -19,7 +19,6 @@ from api.answers.meant_paths import meant
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
-    DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
     HoldRefused,
@@ -168,7 +167,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 400, "invalid_request_error"
         case TenantLimit():
             return 429, "rate_limit_error"
-        case QueueFull() | DeadlineUnmeetable() | QueueTimeout() | Unavailable() | EngineLost():
+        case QueueFull() | QueueTimeout() | Unavailable() | EngineLost():
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"

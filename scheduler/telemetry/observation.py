@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import trio
 
 from scheduler.errors import (
-    DeadlineUnmeetable,
     Draining,
     InvalidRequest,
     QueueFull,
@@ -143,8 +142,6 @@ def rejection_reason(error: BaseException) -> str:
             return "queue_full"
         case TenantLimit():
             return "tenant_limit"
-        case DeadlineUnmeetable():
-            return "deadline"
         case Draining():
             return "draining"
         case _:
