@@ -108,7 +108,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
         record.pipeline = AnswerPipeline(Words(pieces), stops, assembly, spans=spans)
         record.mailbox = Mailbox(doorbell)
         records.append(board.submit(record))
-    stream = RequestStream(records, doorbell, lambda request_id, now: 0)
+    stream = RequestStream(records, doorbell)
     longest, got = Longest(), [[] for _ in records]  # type: ignore[var-annotated]
     encoder = ChunkEncoder("chatcmpl-1", 0, "model", include_usage=True)
     encoder.start(1)

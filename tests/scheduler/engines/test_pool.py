@@ -169,7 +169,7 @@ class PoolMachine(RuleBasedStateMachine):
         each_is_in_one_place(requests, bench.pool, here)
         assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
         assert bench.uncharged == 0
-        assert bench.queue.open_charges == sum(one.dispatched_at is not None for one in here)
+        assert len(bench.queue._dispatched) == sum(one.dispatched_at is not None for one in here)
         timed = [one for one in here if one.request.timeout_seconds is not None]
         watched = bench.expiry._deadlines._watched.keys()
         assert {one.request_id for one in timed if one.outcome is None} <= watched

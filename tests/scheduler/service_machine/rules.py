@@ -42,7 +42,7 @@ def check(world: World) -> None:
 
 def nothing_is_left(scheduler: Scheduler) -> bool:
     """Return whether no request has left anything behind, when all are over."""
-    here = len(scheduler._requests) + len(scheduler._expiry) + scheduler.queue.open_charges
+    here = len(scheduler._requests) + len(scheduler._expiry) + len(scheduler.queue._dispatched)
     return here + len(scheduler.pool.reading._waiting) == 0
 
 
@@ -50,7 +50,7 @@ def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecor
     """Charges, bounds and timers are those of the requests that are here."""
     queue, deadlines = scheduler.queue, scheduler._expiry._deadlines
     queued = [record for record in here if record.state is State.QUEUED]
-    assert queue.open_charges == sum(record.dispatched_at is not None for record in here)
+    assert len(queue._dispatched) == sum(record.dispatched_at is not None for record in here)
     assert queue._per_tenant == Counter(record.request.tenant for record in queued)
     assert queue.prompt_tokens == sum(len(record.submit.prompt) for record in queued)
     assert len(queue.fair) == len(queued)
