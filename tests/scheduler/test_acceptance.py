@@ -44,7 +44,7 @@ def raise_once(part: Any, method: str, call: int) -> None:
 def check_nothing_is_left(scheduler: Scheduler) -> None:
     report = scheduler.operations.report()
     assert (len(scheduler.queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
-    assert scheduler.queue.tenants == not scheduler.queue._dispatched
+    assert scheduler.queue.tenants == len(scheduler.queue._dispatched) == 0
 
 
 BUGS: dict[str, Callable[[Scheduler], None]] = {
