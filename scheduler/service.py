@@ -1,7 +1,7 @@
 """The scheduler's interface for users: `async with scheduler.stream(request) as stream`.
 
-It connects the stages and has no rules of its own: `intake` admits and orders requests, `pool` keeps engines
-and decides which of them gets a request, their multiplexers deliver, and `operations` reports.
+It connects the stages and has no rules of its own: `preparation` makes tokens of a request, the `pool` admits
+it, queues it and gives it to an engine, and `operations` reports.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from itertools import count
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engines.boundary import EngineProvision, EngineTraits
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import Draining
-from scheduler.intake.admission import Admission
-from scheduler.intake.expiry import Expiry
-from scheduler.intake.queue import IntakeQueue
 from scheduler.intake.system_sleep import SleepTime, SleepWatch
 from scheduler.offload import Offload
 from scheduler.operations import Operations
@@ -30,7 +27,6 @@ from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
-from scheduler.requests.table import Requests
 from scheduler.shared.messages import Ready
 from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
@@ -80,35 +76,14 @@ class Scheduler:
         self._config = config
         self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
-        self._requests = Requests()
-        self.queue = IntakeQueue(config.intake, self._requests)
-        self._admission = Admission(self.queue)
-        sleep = SleepTime()
         self._history_watch = HistoryWatch(self.metrics, self._work)
         self.history = self._history_watch.history
-        self._expiry = Expiry(config.intake, self._admission.retry_seconds, sleep)
-        self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        observer = observation.RequestSamples(self.metrics)
-        traits = EngineTraits(config, provision, self.metrics, observer)
-        self.pool = Pool(
-            traits,
-            self._requests,
-            self.queue,
-            self._admission,
-            self._expiry,
-            self._recorder,
-            offload,
-            self._changed,
-        )
+        sleep = SleepTime()
+        self.pool = Pool(config, provision, self._recorder, offload, self._changed, sleep)
+        self._sleep_watch = SleepWatch(sleep, continuous, self.pool.woke)
+        self.queue = self.pool.queue
         self.operations = Operations(
-            self._requests,
-            self.queue,
-            self._admission,
-            self.pool,
-            self.metrics,
-            preparation.pieces.statistics,
-            self.recent,
-            lambda: self.model_loader.waits_for,
+            self.pool, preparation.pieces.statistics, self.recent, lambda: self.model_loader.waits_for
         )
 
     async def run(self) -> None:
@@ -119,7 +94,6 @@ class Scheduler:
         never_ready: EngineNeverReady | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expiry.run, self.pool.effects.expire)
                 nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
                 if (trials := self.preparation.grammar_trials) is not None:
@@ -156,23 +130,25 @@ class Scheduler:
             del prepared
             for record in records:
                 releases.callback(self._release, record)
-            self._enqueue(records)
+            self._telemetry.sample(observation.observe_accepted, self.metrics, records)
+            self.pool.accept(records)
             yield RequestStream(records, doorbell, lambda: self.operations.queue_waits_for)
 
     async def _prepared(
         self, requests: Sequence[GenerationRequest], adapters: Sequence[str], arrived_at: float
     ) -> list[Prepared]:
         choices = sum(request.choices for request in requests)
+        admission = self.pool.admission
         try:
             self.model_loader.check()
-            with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
+            with admission.preparing(requests[0], arrived_at, self.pool.room, choices):
                 prepared = [
                     await self.off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
                     for request, key in zip(requests, adapters, strict=True)
                 ]
                 check_prompt_logprobs(prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
-            self._admission.check_prepared(
+            admission.check_prepared(
                 requests[0],
                 sum(len(one.submit.prompt) * one.request.choices for one in prepared),
                 trio.current_time(),
@@ -201,7 +177,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Return whether a request is queued or running."""
-        return len(self._requests) > 0
+        return len(self.pool.requests) > 0
 
     def service_token_seconds(self) -> float | None:
         """Return the engine time of one token of service, or None before it is measured."""
@@ -209,7 +185,7 @@ class Scheduler:
 
     def start_drain(self) -> None:
         """Close admission; accepted requests continue."""
-        self._admission.close()
+        self.pool.admission.close()
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
@@ -218,33 +194,17 @@ class Scheduler:
 
     def end_all(self) -> None:
         """Fail every request with a shutdown error, and close admission."""
-        self._admission.close()
+        self.pool.admission.close()
         reason = "the server is shutting down; this answer is incomplete"
-        self.pool.effects.end_all(Draining(reason, retry_after_seconds=1.0))
+        self.pool.end_all(Draining(reason, retry_after_seconds=1.0))
 
     # --- a request's way in and out
-
-    def _enqueue(self, records: Sequence[StreamRecord]) -> None:
-        self._telemetry.sample(observation.observe_accepted, self.metrics, records)
-        now = trio.current_time()
-        if surplus := self.queue.surplus(records[0].request.tenant, len(records)):
-            why = "its tenant has most of those that wait, and others came"
-            self.pool.effects.end(surplus, self._admission.overload(why, now))
-        for record in records:
-            self.queue.push(record, now)
-            self._expiry.watch(record)
-        self.pool.effects.carry_out()
 
     def _release(self, record: StreamRecord) -> None:
         """Release a request whose reader has left, before or after the final event; the record may not have
         been enqueued yet."""
         record.abandon()
-        self.pool.effects.cancel(record)
-
-    def _woke(self, now: float) -> None:
-        """The machine slept. An engine's process may wake later than this one, its device later still."""
-        self.pool.woke(now)
-        self._expiry.woke()
+        self.pool.cancel(record)
 
     def _work(self) -> RequestCounts:
         return RequestCounts(len(self.queue), len(self.pool), self.recent.number)

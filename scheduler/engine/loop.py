@@ -103,7 +103,7 @@ class EngineLoop:
         self._memory_watch = MemoryWatch(
             backend.device,
             None if backend.cache is None else backend.cache.prefixes,
-            lambda budget: self._carry_out(budget),
+            lambda budget: self._apply(budget),
             lambda: self._last_result.kv_bytes,
             self._row_bytes,
             backend.facts.memory_limit,
@@ -197,8 +197,8 @@ class EngineLoop:
         self._retired.append(retired)
         return True
 
-    def _carry_out(self, budget: BudgetChange) -> None:
-        """Carry out the change at once, because the next reading must see what it frees. It changes no row:
+    def _apply(self, budget: BudgetChange) -> None:
+        """Make the change at once, because the next reading must see what it frees. It changes no row:
         what the last step reported of them stays true."""
         self._backend.execute(StepPlan(budget=budget))
 

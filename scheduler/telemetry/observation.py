@@ -53,7 +53,7 @@ def observe_tokens(metrics: ModelMetrics, record: StreamRecord, now: float) -> N
 
 
 class RequestSamples:
-    """The multiplexer's observer: makes samples, contained."""
+    """What the multiplexer sees of requests, as samples. Contained: a fault must not end a stream."""
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
@@ -66,12 +66,15 @@ class RequestSamples:
         self._containment.sample(self._metrics.resumed.inc)
 
     def tokens(self, record: StreamRecord, now: float) -> None:
+        """A step gave tokens. Called once, before `record` counts the first of them."""
         self._containment.sample(observe_tokens, self._metrics, record, now)
 
     def late_token(self) -> None:
+        """A token came after the end of its answer, or after its reader had left."""
         self._containment.sample(self._metrics.late_tokens.inc)
 
     def cancelled(self, seconds: float) -> None:
+        """Time from Cancel sent to Retired received."""
         self._containment.sample(self._metrics.cancel_seconds.observe, seconds)
 
 

@@ -181,7 +181,7 @@ class Bench:
     def check_intake_is_empty(self) -> None:
         """No deadline is watched, no charge is open, no account waits or runs."""
         scheduler = self.scheduler
-        assert len(scheduler._expiry) == 0
+        assert len(scheduler.pool.expiry) == 0
         assert len(scheduler.queue) == scheduler.queue.prompt_tokens == scheduler.queue.tenants == 0
         assert not scheduler.queue._dispatched
 

@@ -389,11 +389,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if not leaf and node.snapshot is None:
             mark.ticket = 0
             return
-        hopeless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
+        useless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
         used = mark.last_used if leaf else mark.snapshot_used
         hits = mark.hits if leaf else mark.snapshot_hits or int(len(node.children) > 1)
         worth, until = self._rule.worth(mark, used, hits, now)
-        rank = 0 if hopeless else 1
+        rank = 0 if useless else 1
         if mark.held_until > now:
             rank, worth, until = 2, mark.held_until, mark.held_until
         mark.ticket = self._queue.ticket()

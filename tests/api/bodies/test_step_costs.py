@@ -96,7 +96,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     """Return the longest turn of any task, in seconds, and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
     board.reading = board.multiplexer._reading = AnswerReading(
-        WorkerThreads(2), board.requests, board.carry_out
+        WorkerThreads(2), board.requests, board.reconcile
     )
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
     offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)

@@ -17,7 +17,7 @@ from tests.scheduler.engines.bench import PoolBench
 async def test_callers_of_a_process_that_ends_get_no_answer_and_later_ones_wait_for_none() -> None:
     bench = PoolBench(1)
     bench.ready(0)
-    life = bench.engine(0).life
+    life = bench.engine(0).process
     assert life is not None
 
     async def view(clear: bool) -> None:
@@ -38,19 +38,19 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     """Neither what its cache is likely to have, nor its totals, nor the age of its last step."""
     bench = PoolBench(1)
     bench.ready(0)
-    first = bench.engine(0).life
+    first = bench.engine(0).process
     bench.arrive(prompt=list(range(4 * BLOCK_TOKENS)))
     assert first is not None
     assert first.likely.tokens > 0
     bench.step(0)
     bench.engine(0).step(StepOutput([], [], [], Counters(steps=9, generated_tokens=90)))
     assert bench.engine(0).last_step_seconds(bench.now) is not None
-    bench.pool.effects.end_all(Unavailable("gone", retry_after_seconds=1.0))
+    bench.pool.end_all(Unavailable("gone", retry_after_seconds=1.0))
     bench.die(0)
-    assert bench.engine(0).life is None
+    assert bench.engine(0).process is None
     bench.engine(0).send(Inspect(0))
     bench.ready(0)
-    second = bench.engine(0).life
+    second = bench.engine(0).process
     assert second is not None
     assert second is not first
     assert second.likely.tokens == 0
