@@ -6,7 +6,7 @@ it, queues it and gives it to an engine, and `operations` reports.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from itertools import count
 
@@ -17,7 +17,6 @@ from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import Draining
-from scheduler.intake.system_sleep import SleepTime, SleepWatch
 from scheduler.offload import Offload
 from scheduler.operations import Operations
 from scheduler.prepared import Prepared
@@ -61,10 +60,8 @@ class Scheduler:
         provision: EngineProvision,
         offload: Offload,
         metrics: ModelMetrics | None = None,
-        continuous: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
-        without a name."""
+        """Without `metrics`, make those of a model without a name."""
         self.metrics = metrics or Metrics().of_model("")
         self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics)
@@ -78,9 +75,7 @@ class Scheduler:
         self._change = trio.Event()
         self._history_watch = HistoryWatch(self.metrics, self._work)
         self.history = self._history_watch.history
-        sleep = SleepTime()
-        self.pool = Pool(config, provision, self._recorder, offload, self._changed, sleep)
-        self._sleep_watch = SleepWatch(sleep, continuous, self.pool.woke)
+        self.pool = Pool(config, provision, self._recorder, offload, self._changed)
         self.queue = self.pool.queue
         self.operations = Operations(
             self.pool, preparation.pieces.statistics, self.recent, lambda: self.model_loader.waits_for
@@ -94,7 +89,6 @@ class Scheduler:
         never_ready: EngineNeverReady | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
                 if (trials := self.preparation.grammar_trials) is not None:
                     nursery.start_soon(trials.run)

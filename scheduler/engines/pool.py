@@ -36,7 +36,6 @@ from scheduler.errors import (
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
-from scheduler.intake.system_sleep import SleepTime
 from scheduler.offload import Offload
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.answer_reading import AnswerReading
@@ -65,11 +64,9 @@ class Pool:
         recorder: RequestRecorder,
         offload: Offload,
         changed: Callable[[], None],
-        sleep: SleepTime | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`changed` is called when requests or engines have come, moved or left. Without `sleep` the machine
-        is taken never to sleep."""
+        """`changed` is called when requests or engines have come, moved or left."""
         self._config = config
         self._provision = provision
         self._recorder = recorder
@@ -81,7 +78,7 @@ class Pool:
         self._awaiting = self.requests.at(AWAITING)
         self.queue = IntakeQueue(config.intake, self.requests)
         self.admission = Admission(self.queue)
-        self.expiry = Expiry(config.intake, self.admission.retry_seconds, sleep)
+        self.expiry = Expiry(config.intake, self.admission.retry_seconds)
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters)
         self.reading = AnswerReading(offload, self.requests, self.stepped)
@@ -573,10 +570,3 @@ class Pool:
             self.requests.forget(engine.name)
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
-
-    def woke(self, now: float) -> None:
-        """The machine slept until now: deadlines are nearer, and the silence was no stall."""
-        for engine in self:
-            if engine.process is not None:
-                engine.process.stall.woke(now)
-        self.expiry.woke()
