@@ -42,7 +42,6 @@ from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
@@ -54,7 +53,6 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.shared.folder.reading import GENERATION_CONFIG
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
     from api.remote_engines import RemoteEngines
@@ -195,7 +193,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         ),
         shared.threads,
         metrics=shared.metrics.of_model(name),
-        continuous=continuous_seconds,
     )
     if memory is not None:
         memory.follow(name, scheduler.pool, is_pinned=options.pinned)
@@ -414,5 +411,4 @@ def _metrics(settings: ServeSettings) -> Metrics:
             "mlx": release_of("mlx"),
         }
     )
-    metrics.registry.register(VllmNames(metrics))
     return metrics

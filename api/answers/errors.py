@@ -19,7 +19,6 @@ from api.answers.meant_paths import meant
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
-    DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
     HoldRefused,
@@ -35,7 +34,6 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
-    UnknownPin,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -161,7 +159,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
+        case ModelNotFound() | UnknownEngine() | UnknownRequest():
             return 404, "invalid_request_error"
         case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
@@ -169,7 +167,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 400, "invalid_request_error"
         case TenantLimit():
             return 429, "rate_limit_error"
-        case QueueFull() | DeadlineUnmeetable() | QueueTimeout() | Unavailable() | EngineLost():
+        case QueueFull() | QueueTimeout() | Unavailable() | EngineLost():
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"

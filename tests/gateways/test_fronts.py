@@ -86,7 +86,7 @@ class Client:
         assert answer.status_code == 200, answer.text
         return name_in(answer.json()["id"])
 
-    def hopeless(self, session: str) -> httpx.Response:
+    def past_due(self, session: str) -> httpx.Response:
         """Ask for a chat completion that no front can make in its time."""
         asked = {"model": "penstock-embedded", "messages": [{"role": "user", "content": "hello"}]}
         return self._http.post(
@@ -216,7 +216,7 @@ def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
     with client_behind(command, [stays, other], tmp_path) as client:
         fronts = client.fronts("stays", "other")
         for number in range(FAILURES):
-            assert client.hopeless(f"agent-{number % len(fronts)}").status_code in (503, 504)
+            assert client.past_due(f"agent-{number % len(fronts)}").status_code in (503, 504)
         assert {session: client.front(session) for session in fronts} == fronts
 
 

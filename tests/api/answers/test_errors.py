@@ -40,29 +40,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
     ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
     (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": "[ "}},
-        "structured_outputs.whitespace_pattern",
-        "unclosed character class",
-    ),
-    (
-        {"guided_json": {}, "guided_whitespace_pattern": ".*"},
-        "guided_whitespace_pattern",
-        "more than the white",
-    ),
-    (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": " " * 257}},
-        "structured_outputs.whitespace_pattern",
-        "at most 256",
-    ),
-    (
-        {
-            "response_format": {"type": "json_object"},
-            "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
-        },
-        "",
-        "not both",
-    ),
-    (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
         "response_format.json_schema.schema.items.type",
         "'t' is not valid",
@@ -304,4 +281,4 @@ def provoke(error: type[SchedulerError]) -> None:
         ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL).check("gpt-9")
     scheduler = make_scheduler(LoopbackLauncher(), max_queue=1, max_queue_per_tenant=1)
     scheduler.queue.push(make_record(1, tenant="a" if error is TenantLimit else "b"), 0.0)
-    scheduler._admission.check(ask(tenant="a"), 0.0)
+    scheduler.pool.admission.check(ask(tenant="a"), 0.0)

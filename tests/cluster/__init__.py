@@ -1,1 +1,0 @@
-"""Engines that a real Ray places. `make cluster` runs them."""
