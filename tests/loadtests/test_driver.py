@@ -69,7 +69,7 @@ async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_questions_are_asked_and_counted(autojump_clock: trio.testing.MockClock) -> None:
-    """Of our own server; the state grows, and is read once."""
+    """Our own server is asked; the state grows, and is read once."""
     scheduler = make_scheduler(LoopbackLauncher())
     app = app_of(ServedModels.of(scheduler, MODEL))
     plan = scenario(questions=3, turns={"least": 2, "most": 2}, prompt={"private_tokens": 40}, sessions=1)
