@@ -101,7 +101,7 @@ EMBEDDINGS: Fields = {
     "messages": Unsupported("send texts or token ids as input"),
 }
 RERANK: Fields = {
-    **dict.fromkeys(("max_tokens_per_doc", "max_chunks_per_doc"), _WHOLE),
+    **dict.fromkeys(("max_tokens_per_doc", "max_tokens_per_query", "max_chunks_per_doc"), _WHOLE),
     **dict.fromkeys(("truncate_prompt_tokens", "truncation"), _WHOLE),
     "rank_fields": Unsupported("a document is one text: join its fields"),
     "instruct": Unsupported("write instruction"),
