@@ -53,6 +53,7 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.shared.folder.reading import GENERATION_CONFIG
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
     from api.remote_engines import RemoteEngines
@@ -411,4 +412,5 @@ def _metrics(settings: ServeSettings) -> Metrics:
             "mlx": release_of("mlx"),
         }
     )
+    metrics.registry.register(VllmNames(metrics))
     return metrics

@@ -18,6 +18,7 @@ from api.http.refusals import Refusal
 from api.http.statistics import ServerStatistics
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
@@ -48,6 +49,17 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
     assert counted("other", "other", "404") == 1
     (family,) = scheduler.metrics.server.http_requests.family.collect()
     assert len(family.samples) == 5
+
+
+@trio_test
+async def test_vllms_names_are_beside_our_own(autojump_clock: trio.testing.MockClock) -> None:
+    """With the colon, which needs no escape."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json=chat())
+        text = (await client.get("/metrics")).text
+    assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
 
 
 @trio_test
@@ -97,6 +109,7 @@ async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: trio.t
     metrics = Metrics()
     for number in range(20):
         metrics.of_model(f"model-{number}").of_engine("0")
+    metrics.registry.register(VllmNames(metrics))
     families = len(list(metrics.registry.collect()))
     turns = 0
 
