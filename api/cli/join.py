@@ -26,7 +26,19 @@ from scheduler.shared.own_path import with_own_path
 )
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
-def engine(address: str, token_file: Path | None, device: str, name: str) -> None:
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Do it on each unit of the resource mlx of this Ray cluster (host:port, or auto), not here.",
+)
+def engine(
+    address: str,
+    token_file: Path | None,
+    device: str,
+    name: str,
+    ray_address: str | None,
+) -> None:
     """Compute for a server on another machine that was started with --engines join.
 
     The engine finds the model that the server names on this machine, by its fingerprint, and ends when the
@@ -42,6 +54,10 @@ def engine(address: str, token_file: Path | None, device: str, name: str) -> Non
             raise OptionError(f"--token-file: {token_file}: {error}") from error
     if not environment.get(TOKEN_VARIABLE):
         raise OptionError(f"the server's token is needed: --token-file FILE or {TOKEN_VARIABLE}")
+    if ray_address is not None:
+        from scheduler.cluster.ray_engines import keep_engines
+
+        keep_engines(ray_address, address, environment[TOKEN_VARIABLE])
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
     command += ["--name", name]
     if sys.platform == "darwin":

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN
