@@ -24,7 +24,7 @@ from api.access.api_keys import ApiKeys
 from api.announcement import end_stages, show_ready, show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
-from api.options.model_list import EMBEDDED, ModelOptions, models_of, own_name_alike
+from api.options.model_list import EMBEDDED, ModelOptions, models_of
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
 from api.options.settings import ServeSettings
@@ -361,10 +361,7 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
         case name if name == smollm2.NAME:
             return smollm2.ensure(_say_fetching), smollm2.NAME, ""
         case name:
-            try:
-                path = model_folder.find(name)
-            except StartupError as error:
-                raise StartupError(f"{error}{own_name_alike(name)}") from error
+            path = model_folder.find(name)
             if not (path / "config.json").exists():
                 raise StartupError(
                     f"--model: {name} holds no config.json, so it is no model's folder:"

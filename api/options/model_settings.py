@@ -48,7 +48,7 @@ from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
     """Make the field. `aliases` are other names of the option, written as field names: other servers' where
-    they mean the same (`other_servers.py` has the rest), and former names. `repeated`: it may be given
+    they mean the same, and former names. `repeated`: it may be given
     several times; its values are joined by commas."""
     extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)

@@ -223,7 +223,7 @@ def test_sigkill_of_the_server_leaves_no_engine() -> None:
         pytest.param(["--scripted", "no_such=1"], {}, 2, "no_such", marks=pytest.mark.long),
         (["--scripted", "die_at_step=1"], {}, 2, "die_at_step"),  # Faults are test code.
         (["--no-such-option"], {}, 2, "--no-such-option"),
-        ([], {"PENSTOCK_MAX_SLOT": "3"}, 2, "did you mean PENSTOCK_MAX_SLOTS"),
+        ([], {"PENSTOCK_MAX_SLOT": "3"}, 2, "PENSTOCK_MAX_SLOT"),
         pytest.param([], {"PENSTOCK_MAX_SLOTS": "-3"}, 2, "PENSTOCK_MAX_SLOTS", marks=pytest.mark.long),
         (["--model", "./no/such/folder"], {}, 1, "--model"),
     ],

@@ -18,7 +18,6 @@ import click
 from api.cli.errors import OperatorError
 from api.cli.models import disk_models
 from api.cli.terminal import exit_code
-from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
 from api.typed_command import typed
 from scheduler.errors import StartupError
@@ -77,7 +76,7 @@ def fetch(model: str, revision: str) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     if model.count("/") != 1:
-        raise OperatorError(f"{model!r} is no hub id: write it as owner/name{own_name_alike(model)}")
+        raise OperatorError(f"{model!r} is no hub id: write it as owner/name")
     cache = disk_models.hub_cache()
     try:
         info = HfApi().model_info(model, revision=revision, files_metadata=True)

@@ -149,12 +149,10 @@ def test_a_size_whose_unit_was_forgotten_is_refused(field: str, size: str) -> No
     assert load({"max_stored_bytes": "0"}).max_stored_bytes == 0
 
 
-@pytest.mark.parametrize(("name", "near"), [("MAX_SLOT", "; did you mean PENSTOCK_MAX_SLOTS?"), ("MMAP", "")])
-def test_an_unknown_variable_is_refused_with_a_close_one_or_none(name: str, near: str) -> None:
-    """All are alike in their prefix, which counts nothing."""
-    with pytest.raises(OptionError) as refused:
-        refuse_unknown_variables({f"PENSTOCK_{name}": "1"})
-    assert str(refused.value) == f"PENSTOCK_{name}: there is no such option{near}"
+def test_an_unknown_variable_is_refused() -> None:
+    """A misspelt one would be ignored."""
+    with pytest.raises(OptionError, match="PENSTOCK_MAX_SLOT: there is no such option"):
+        refuse_unknown_variables({"PENSTOCK_MAX_SLOT": "1"})
 
 
 @pytest.mark.parametrize("origins", ["[1]", "[", '["https://a.example"'])
