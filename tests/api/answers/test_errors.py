@@ -244,6 +244,7 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
         missing = await client.get("/v1/nothing")
         method = await client.get("/v1/chat/completions")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert "begin with /v1" in missing.json()["error"]["message"]
     assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
     assert method.headers["allow"] == "POST"
 
