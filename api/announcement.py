@@ -38,11 +38,9 @@ of its model."""
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-async def announce(
-    models: ServedModels, url: str, metrics_url: str | None, log: Path | None, *, has_keys: bool
-) -> None:
-    """Print where it listens, and commands to type next; `metrics_url` if metrics have a port of their own,
-    `log` if it is a file. Raise StartupError if no model can be loaded."""
+async def announce(models: ServedModels, url: str, log: Path | None, *, has_keys: bool) -> None:
+    """Print where it listens, and commands to type next; `log` if it is a file. Raise StartupError if no
+    model can be loaded."""
     await models.fleet.wait_started()
     end_stages()
     for model in models.fleet:
@@ -51,8 +49,6 @@ async def announce(
     if log is not None:
         click.echo(f"log        {log}")
     click.echo(f"listening  {url}")
-    if metrics_url is not None:
-        click.echo(f"metrics    {metrics_url}/metrics")
     click.echo(f"page       {opened(url)}/")
     _, first = next(iter(models))
     if first.kind == "chat":

@@ -70,8 +70,6 @@ class AppOptions:
     cors_origins: Sequence[str] = ()
     hosts: AllowedHosts = ANY_HOST
     identity: Identity = EVERYBODY
-    metrics: bool = True
-    """Whether this application has `/metrics`; otherwise it is on a port of its own."""
     front_name: str = ""
     """The server's name in the ids of responses; empty without one."""
 
@@ -114,8 +112,7 @@ def make_app(
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)
-    if options.metrics:
-        app.include_router(metrics_routes(models, server))
+    app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))
     _add_error_handlers(app)
     app.add_middleware(Authentication, keys=options.keys, answer=error_response)

@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
@@ -21,30 +20,20 @@ _FIRST = 3
 _PID, _COUNT, _NAMES = "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"
 
 
-@dataclass(frozen=True, slots=True)
-class InheritedListeners:
-    """The inherited listeners of the API and of `--metrics-port`; none if the manager opened none."""
-
-    clients: tuple[trio.SocketListener, ...] = ()
-    metrics: tuple[trio.SocketListener, ...] = ()
-
-
 def inherited_listeners(
-    environment: MutableMapping[str, str], port: int, metrics_port: int | None, first: int = _FIRST
-) -> InheritedListeners:
-    """Return the sockets, and remove their variables from `environment`: no child process inherits either.
-    `port` 0 accepts a socket on any port. Raise StartupError for one that is no TCP socket listening on one
-    of these ports."""
-    clients: list[trio.SocketListener] = []
-    metrics: list[trio.SocketListener] = []
+    environment: MutableMapping[str, str], port: int, first: int = _FIRST
+) -> list[trio.SocketListener]:
+    """Return the sockets, none if the manager opened none, and remove their variables from `environment`: no
+    child process inherits either. `port` 0 accepts a socket on any port. Raise StartupError for one that is
+    no TCP socket listening on this port."""
+    listeners: list[trio.SocketListener] = []
     for taken in _sockets(environment, first):
         found = int(taken.getsockname()[1])
-        if found != metrics_port and port not in (0, found):
+        if port not in (0, found):
             taken.close()
             raise StartupError(f"the service manager's socket listens on port {found}, not on {port}")
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(taken))
-        (metrics if found == metrics_port else clients).append(listener)
-    return InheritedListeners(tuple(clients), tuple(metrics))
+        listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(taken)))
+    return listeners
 
 
 def _sockets(environment: MutableMapping[str, str], first: int) -> Iterator[socket.socket]:

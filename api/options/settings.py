@@ -197,14 +197,6 @@ class ServeSettings(ModelSettings):
         gt=0,
     )
 
-    metrics_port: int | None = option(
-        "Metrics",
-        "Separate port for /metrics, /health and /ready, on the same address; /metrics is then not on the"
-        " API's port. 0 takes a free one.",
-        None,
-        ge=0,
-        le=65535,
-    )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
