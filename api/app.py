@@ -43,7 +43,6 @@ from api.dialects.embeddings.routes import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
 from api.dialects.rerank.routes import rerank_routes
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.routes import responses_routes
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
@@ -70,8 +69,6 @@ class AppOptions:
     cors_origins: Sequence[str] = ()
     hosts: AllowedHosts = ANY_HOST
     identity: Identity = EVERYBODY
-    front_name: str = ""
-    """The server's name in the ids of responses; empty without one."""
 
 
 DEFAULT = AppOptions()
@@ -147,10 +144,10 @@ def _add_dialects(
     responses: ResponseStore,
     running: RunningResponses,
 ) -> None:
-    seconds, ids = options.keep_alive_seconds, ResponseIds(options.front_name)
+    seconds = options.keep_alive_seconds
     app.include_router(openai_routes(models, seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
-    app.include_router(responses_routes(models, seconds, responses, ids, running), responses=OPENAI_ERRORS)
+    app.include_router(responses_routes(models, seconds, responses, running), responses=OPENAI_ERRORS)
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)

@@ -171,7 +171,6 @@ def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts) ->
         cors_origins=settings.origins(),
         hosts=hosts,
         identity=Identity(settings.tenant_header),
-        front_name=settings.front_name or "",
     )
 
 

@@ -13,9 +13,6 @@ from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
-SERVER_NAME = r"[A-Za-z0-9]{1,32}"
-"""A name has no underscore, which ends the name in an id."""
-
 
 def scripted_plan(text: Any) -> Any:
     """Parse `key=value,key=value` into a ScriptedPlan."""

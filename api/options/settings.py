@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, SecretStr
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
-    SERVER_NAME,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -60,14 +59,6 @@ class ServeSettings(ModelSettings):
         256 << 20,
         ge=0,
     )
-    front_name: str | None = option(
-        "HTTP",
-        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
-        " its stored responses begin with. None if not given.",
-        None,
-        pattern=rf"^{SERVER_NAME}$",
-    )
-
     api_key: SecretStr | None = option(
         "Keys",
         "Keys that clients must send, with commas: key, tenant:key or 'tenant:key admin'."

@@ -18,7 +18,6 @@ from api.dialects.openai import decode as openai
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.openai.thinking import ThinkingFields, budget_field_of
 from api.dialects.responses import decode as responses
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.tools import Offered
 from api.dialects.spellings import (
@@ -61,7 +60,7 @@ RESPONSES = Dialect(
     "responses",
     CreateResponse,
     {"input": "hello"},
-    lambda body: responses.generation_request(body, [], Offered.of(body.tools), ResponseIds("")),
+    lambda body: responses.generation_request(body, [], Offered.of(body.tools)),
 )
 MESSAGES = Dialect(
     "messages",
