@@ -22,7 +22,6 @@ from api.options.option_values import (
     checked_host_names,
     engine_count,
     listening_addresses,
-    origins_with_commas,
     scripted_plan,
 )
 from scheduler.shared.messages import ScriptedPlan
@@ -38,13 +37,12 @@ class ServeSettings(ModelSettings):
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
 
-    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
+    cors_origins: str | None = option(
         "HTTP",
-        "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
+        "Other sites' web pages that may use the API from a browser, as origins with commas;"
         " chrome-extension://* allows a scheme, * all. Pages of other origins get 403, but for applications'"
         " (app://, tauri://, vscode-webview:// and their like), which no web site can have.",
         None,
-        "allowed_origins",
     )
     allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
         "HTTP",

@@ -59,11 +59,10 @@ VLLM = {
     "--tool-call-parser": ("json_tools", "tool_parser"),
     "--reasoning-parser": ("think", "reasoning_parser"),
     "--served-model-name": ("mine", "served_model_name"),
-    "--generation-config": ("vllm", "generation_config"),
+    "--generation-config": ("none", "generation_config"),
     "--host": ("::1", "host"),
     "--port": ("8001", "port"),
     "--api-key": ("secret", "api_key"),
-    "--allowed-origins": ('["https://a.example", "https://b.example"]', "cors_origins"),
     "--max-num-seqs": ("7", "max_slots"),
     "--max-num-batched-tokens": ("2048", "prefill_chunk_tokens"),
     "--kv-cache-memory-bytes": ("2GiB", "kv_cache_bytes"),
@@ -155,12 +154,6 @@ def test_an_unknown_variable_is_refused() -> None:
         refuse_unknown_variables({"PENSTOCK_MAX_SLOT": "1"})
 
 
-@pytest.mark.parametrize("origins", ["[1]", "[", '["https://a.example"'])
-def test_origins_in_json_are_texts(origins: str) -> None:
-    with pytest.raises(OptionError, match="--cors-origins"):
-        load({"allowed_origins": origins})
-
-
 def test_the_option_table_is_true() -> None:
     """`python -m tests.api.option_table` regenerates it."""
     text = option_table.PAGE.read_text()
@@ -222,20 +215,6 @@ def test_more_adapters_than_there_may_be_are_refused() -> None:
     settings = load({"adapter": ",".join(f"a{number}=/none" for number in range(65))})
     with pytest.raises(StartupError, match="there may be 64 adapters, not 65"):
         scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
-
-
-@pytest.mark.parametrize(
-    ("given", "task"),
-    [
-        ("auto", "auto"),
-        ("generate", "chat"),
-        ("embed", "embedding"),
-        ("score", "rerank"),
-        ("embedding", "embedding"),
-    ],
-)
-def test_vllms_names_of_tasks_are_known(given: str, task: str) -> None:
-    assert load({"task": given}).task == task
 
 
 def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
