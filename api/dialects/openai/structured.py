@@ -1,4 +1,4 @@
-"""Structured output: constraints on an answer's text, in every server's fields."""
+"""Structured output: constraints on an answer's text, in the fields of each API."""
 
 from __future__ import annotations
 
@@ -127,31 +127,18 @@ class StructuredOutputs(Body):
                     "structured_outputs: send disable_any_whitespace or whitespace_pattern, not both"
                 )
             return WhiteSpace("", "structured_outputs.disable_any_whitespace")
-        return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
-
-
-def _named_or_absent(value: Any) -> Any:
-    return None if value == "" else value
+        pattern = self.whitespace_pattern
+        return None if pattern is None else WhiteSpace(pattern, "structured_outputs.whitespace_pattern")
 
 
 class StructuredFields(SpelledFields):
-    """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
+    """The fields of a body that constrain the answer's text (`dialects/spellings.py`)."""
 
     response_format: Format | None = None
     text: TextOptions | None = None
     output_config: OutputConfig | None = None
     output_format: SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: SchemaOrText | None = None
-    guided_regex: GrammarText | None = None
-    guided_choice: Texts | None = None
-    guided_grammar: GrammarText | None = None
-    guided_whitespace_pattern: WhiteSpacePattern | None = None
-    json_schema: SchemaOrText | None = None
-    grammar: GrammarText | None = None
-    regex: GrammarText | None = None
-    ebnf: GrammarText | None = None
-    format: Annotated[Literal["json"] | JsonObject | None, BeforeValidator(_named_or_absent)] = None
 
     @model_validator(mode="after")
     def _has_a_constraint(self) -> StructuredFields:
@@ -162,13 +149,9 @@ class StructuredFields(SpelledFields):
 def structure(body: StructuredFields) -> Structure | None:
     """Return the constraint. Raise ValueError for `structured_outputs` that have none."""
     asked = CONSTRAINT.value_of(body)
-    white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
-    if (vllm := body.structured_outputs) is not None:
-        white_space = vllm.white_space() or white_space
-        if asked is None:
-            raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
+    if (vllm := body.structured_outputs) is None:
+        return asked
+    white_space = vllm.white_space()
+    if asked is None:
+        raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
     return replace(asked, white_space=white_space) if isinstance(asked, JsonText) else asked
-
-
-def _white_space(pattern: str | None, place: str) -> WhiteSpace | None:
-    return None if pattern is None else WhiteSpace(pattern, place)

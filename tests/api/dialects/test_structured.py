@@ -1,4 +1,4 @@
-"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's two notations."""
+"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ def asked(**fields: Any) -> ChatCompletionRequest:
 
 
 def test_white_space_of_one_notation_holds_for_the_schema_of_the_other() -> None:
-    found = structure(asked(guided_json=SCHEMA, structured_outputs={"whitespace_pattern": "[ ]?"}))
+    found = structure(
+        asked(
+            response_format={"type": "json_schema", "schema": SCHEMA},
+            structured_outputs={"whitespace_pattern": "[ ]?"},
+        )
+    )
     assert isinstance(found, JsonText)
     assert found.white_space is not None
     assert (found.schema, found.white_space.regex) == (SCHEMA, "[ ]?")
@@ -28,7 +33,7 @@ def test_white_space_of_one_notation_holds_for_the_schema_of_the_other() -> None
     ("fields", "says"),
     [
         ({"structured_outputs": {"whitespace_pattern": "[ ]?"}}, "send one of json"),
-        ({"structured_outputs": {"json": SCHEMA}, "guided_regex": "a"}, "send only one"),
+        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "send only one"),
     ],
 )
 def test_none_and_two_are_refused(fields: dict[str, Any], says: str) -> None:
