@@ -100,7 +100,7 @@ def _is_known(block: Any) -> bool:
 
 def _line(block: dict[str, Any]) -> dict[str, Any]:
     kind, text = block.get("type"), line(block)
-    if kind not in CHANGES and not (kind == "compaction" and text):
+    if not (kind == "compaction" and text):
         name_unread(block, kind)
     return {"type": "text", "text": text}
 
@@ -109,8 +109,6 @@ def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     return readable(value, read, _line)
 
 
-CHANGES = ("tool_addition", "tool_removal")
-"""Types of blocks that say which tools the model has from there on (`tool_changes.py`)."""
 _KNOWN = frozenset(
     (
         *("text", "image", "document", "thinking", "redacted_thinking"),
