@@ -103,7 +103,6 @@ _COMMANDS = {
     "launch": CommandEntry("api.cli.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
     "models": CommandEntry("api.cli.models.listing:models", "List the models on this machine."),
     "pull": CommandEntry("api.cli.models.pull:pull", "Download a model from the Hugging Face hub."),
-    "rm": CommandEntry("api.cli.models.remove:rm", "Delete a model from this machine."),
     "serve": CommandEntry(
         "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
     ),

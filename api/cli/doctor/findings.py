@@ -168,7 +168,7 @@ def _disk(disk: Disk) -> Finding:
         return Finding("note", "disk", f"{where}: nobody knows how much is free")
     free = f"{where}: {gigabytes(disk.free_bytes)} free"
     if disk.free_bytes < _LITTLE_DISK_BYTES:
-        return Finding("note", "disk", free, "penstock rm MODEL, or other files")
+        return Finding("note", "disk", free, "hf cache rm model/ID, or other files")
     return Finding("ok", "disk", free)
 
 
@@ -209,7 +209,8 @@ def _reason_and_remedy(one: ModelOnDisk) -> tuple[str, str]:
     if found is not None and (one.model.source != "hub" or not found["todo"].startswith("download")):
         return found["reason"], found["todo"]
     if one.model.source == "hub":
-        again = f"penstock pull {one.model.name.split('@')[0]}, or penstock rm {one.model.name}"
+        name = one.model.name.split("@")[0]
+        again = f"penstock pull {name}, or hf cache rm model/{name}"
         return (one.reason if found is None else found["reason"]), again
     return one.reason, ""
 

@@ -114,7 +114,7 @@ def _check_room(model: str, info: Any, cache: Path) -> None:
     if missing and missing + _SPARE_BYTES > (free := shutil.disk_usage(place).free):
         raise OperatorError(
             f"{model} needs {gigabytes(missing)} more in {cache}, and {gigabytes(_SPARE_BYTES)} to spare;"
-            f" {gigabytes(free)} are free:\nmake room (penstock models, penstock rm), or set HF_HOME"
+            f" {gigabytes(free)} are free:\nmake room (penstock models, hf cache rm), or set HF_HOME"
         )
 
 

@@ -152,7 +152,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "the disk is full": (
         replace(LINUX, disks=(Disk("models", Path("/hub"), GB, True),)),
-        *("disk", "note", "1.0 GB free", "penstock rm"),
+        *("disk", "note", "1.0 GB free", "hf cache rm"),
     ),
     "the disk says nothing": (
         replace(LINUX, disks=(Disk("models", Path("/hub"), -1, True),)),
