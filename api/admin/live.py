@@ -99,7 +99,7 @@ class LiveFeed:
         """Return what a viewer has seen after this, and the event with the state, of the last moments or a
         new one, and with the requests and the samples since `seen`."""
         # A viewer's sleep may end a little early.
-        if now - self._read_at >= 0.9 * SNAPSHOT_SECONDS:
+        if now - self._read_at >= 0.99 * SNAPSHOT_SECONDS:
             self._read_at = now
             models = [_model_line(model) for model in self._fleet]
             self._body = {**snapshot(self.scheduler), "model": self._model.name, "models": models}

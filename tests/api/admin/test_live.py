@@ -14,6 +14,7 @@ from trio.testing import trio_test
 
 from api.admin import live
 from api.admin.live import PAGE, live_routes, snapshot
+from api.answers import sse
 from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import RESUMED
 from scheduler.shared.messages import CacheCounters, Counters
@@ -107,7 +108,7 @@ async def test_the_state_is_read_once_for_all_viewers(
     scheduler = make_scheduler(LoopbackLauncher())
     bodies: list[str] = []
     made = inspected = encoded = 0
-    inspect, name = scheduler.operations.inspect_cache, live.sse.named
+    inspect, name = scheduler.operations.inspect_cache, sse.named
 
     def counted_event(event: bytes, payload: bytes) -> bytes:
         nonlocal encoded
@@ -125,7 +126,7 @@ async def test_the_state_is_read_once_for_all_viewers(
         return await inspect(top=top)
 
     monkeypatch.setattr(live, "snapshot", counted)
-    monkeypatch.setattr(live.sse, "named", counted_event)
+    monkeypatch.setattr(sse, "named", counted_event)
     monkeypatch.setattr(scheduler.operations, "inspect_cache", counted_inspection)
     async with running(scheduler) as nursery, client_of(scheduler) as client:
 
