@@ -154,10 +154,6 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         replace(LINUX, disks=(Disk("models", Path("/hub"), GB, True),)),
         *("disk", "note", "1.0 GB free", "hf cache rm"),
     ),
-    "the disk says nothing": (
-        replace(LINUX, disks=(Disk("models", Path("/hub"), -1, True),)),
-        *("disk", "note", "nobody knows", ""),
-    ),
     "a misspelt variable": (
         replace(LINUX, variable_error="PENSTOCK_PROT: there is no such option"),
         *("variables", "problem", "PENSTOCK_PROT", "unset"),
@@ -194,7 +190,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         replace(
             LINUX, models=(EMBEDDED, unread("a/packed", "hub", "packed as GPTQ: serve a conversion to MLX"))
         ),
-        *("a/packed", "note", "packed as GPTQ", "serve a conversion to MLX"),
+        *("a/packed", "note", "packed as GPTQ: serve a conversion to MLX", ""),
     ),
     "a file of a download that is cut short": (
         replace(LINUX, models=(EMBEDDED, unread("a/short", "hub", "a file is cut short: download it again"))),
@@ -202,7 +198,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "a field of config.json that is not computed": (
         replace(LINUX, models=(EMBEDDED, unread("own", "folder", "x 2 changes answers: take the field out"))),
-        *("own", "note", "x 2 changes answers", "take the field out"),
+        *("own", "note", "x 2 changes answers: take the field out", ""),
     ),
 }
 

@@ -94,16 +94,6 @@ def test_a_served_model_may_be_chosen(server: PlayedServer, home: Path) -> None:
     assert record(home)[0][3] == "owner/alias"
 
 
-def test_what_is_printed_is_not_run(server: PlayedServer, home: Path) -> None:
-    """It needs no agent, and it does what is printed."""
-    done = typed("--url", server.url, "--print", "qwen", "--", "-p", "two words")
-    assert done.exit_code == 0
-    assert not (home.parent / "record").exists()
-    assert subprocess.run(["sh", "-c", done.output], check=False).returncode == 3
-    assert record(home)[0] == ["--auth-type", "openai", "--model", "tiny", "-p", "two words"]
-    assert typed("--url", server.url, "--print", "codex").exit_code == 0
-
-
 def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedServer, home: Path) -> None:
     done = typed("--url", server.url, "codex")
     assert str(done.exception) == (
@@ -111,18 +101,11 @@ def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedSe
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--url", CLOSED, "qwen"), "no server answers at http://127.0.0.1:9"),
-        (("--print", "qwen"), "no server answers at http://127.0.0.1:9"),
-    ],
-)
-def test_a_server_that_is_not_there_is_an_error(arguments: tuple[str, ...], said: str, home: Path) -> None:
-    """None is started where one was named, or nothing is to be run."""
-    error = typed(*arguments).exception
+def test_a_server_that_is_not_there_is_an_error(home: Path) -> None:
+    """None is started where one was named."""
+    error = typed("--url", CLOSED, "qwen").exception
     assert isinstance(error, OperatorError)
-    assert said in str(error)
+    assert "no server answers at http://127.0.0.1:9" in str(error)
     assert "penstock serve" in str(error)
 
 
