@@ -29,10 +29,6 @@ _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class NoServer(OperatorError):
-    """Nothing accepts a connection there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address at which to look for a server."""
@@ -40,8 +36,6 @@ class Address:
     url: str
     """The address without a path: `http://127.0.0.1:8000`, or with a gateway's prefix."""
     key: str | None = field(default=None, repr=False)
-    given: bool = True
-    """Whether the user named it; else it is the default, and a command may start a server instead."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -147,7 +141,7 @@ def address(url: str | None, api_key: str | None, environment: Mapping[str, str]
     """Return where to look for a server. `PENSTOCK_PORT`, where `serve` listens, changes the default,
     and `PENSTOCK_API_KEY` may be a list of keys with tenants, as `penstock serve` reads it."""
     key = api_key or client_key(environment.get("PENSTOCK_API_KEY", ""))
-    return Address(url or default_url(environment), key or None, given=url is not None)
+    return Address(url or default_url(environment), key or None)
 
 
 def default_url(environment: Mapping[str, str]) -> str:
@@ -162,13 +156,12 @@ def default_url(environment: Mapping[str, str]) -> str:
 
 
 def find(where: Address, transport: httpx.BaseTransport | None = None) -> RunningServer:
-    """Return the server that answers there. Raise NoServer, or OperatorError if the answer cannot be used."""
+    """Return the server that answers there. Raise OperatorError if none does, or its answer is of no use."""
     try:
         with httpx.Client(timeout=_PROBE_TIMEOUT, trust_env=where.trust_env, transport=transport) as http:
             answer = http.get(f"{where.url}/v1/models", headers=where.headers)
     except FAILURES as error:
-        kind = NoServer if isinstance(error, _UNREACHED) else OperatorError
-        raise kind(trouble(where, error)) from error
+        raise OperatorError(trouble(where, error)) from error
     return read_listing(where, answer)
 
 
@@ -190,7 +183,7 @@ def pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
 def trouble(where: Address, error: BaseException) -> str:
     """Return what one of FAILURES means to the user, in one line."""
     if isinstance(error, _UNREACHED):
-        return f"no server answers at {where.url}: {reason(error)}"
+        return f"no server answers at {where.url}: {reason(error)}; `penstock serve` starts one"
     if isinstance(error, httpx.TimeoutException):
         return f"{where.url} accepts connections, but is silent"
     return f"the connection to {where.url} was lost: {reason(error)}"

@@ -1,4 +1,4 @@
-"""`penstock launch`: start an agent's command line at a running server, or at one started for it."""
+"""`penstock launch`: start an agent's command line at a running server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from dataclasses import replace
 
 import click
 import httpx
-from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.launch import foreground
 from api.cli.launch.agents import AGENTS, Agent, Setup, output_tokens, target_of
-from api.cli.running_server import ListedModel, RunningServer, address, server_options
-from api.cli.started_server import found_or_started
+from api.cli.running_server import ListedModel, RunningServer, address, find, server_options
 from api.smollm2 import model as smollm2
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
@@ -82,8 +80,7 @@ def warning(agent: Agent, model: ListedModel) -> str | None:
 @click.option(
     "--model",
     metavar="NAME",
-    help="One of the served models; of a server that is started for it, the model's folder or hub id."
-    "  [default: the first]",
+    help="One of the served models.  [default: the first]",
 )
 @click.option(
     "--small-model",
@@ -103,22 +100,13 @@ def launch(
     """Start an agent that works with this server.
 
     It gets the server's address, its models and their limits from its environment and its arguments; your own
-    configuration stays as it is. Without a running server, one is started, and ends with the agent.
+    configuration stays as it is.
     """
     chosen, environment = AGENTS[agent], dict(os.environ)
-    where = address(url, api_key, environment)
-    executable, console = _executable(chosen, environment), Console(stderr=True)
-    serve = () if model is None else ("--model", model)
-    with found_or_started(where, serve, console, environment) as server:
-        server.need_penstock("launch")
-        is_own = server.url != where.url
-        # A server started here may serve the model by a shorter name.
-        wanted = None if is_own else model
-        setup = setup_of(chosen, server, wanted, small_model, environment)
-        served = server.model(wanted)
-        if is_own:
-            click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
-        if notice := warning(chosen, served):
-            click.echo(f"penstock: {notice}", err=True)
-        code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
-    sys.exit(code)
+    executable = _executable(chosen, environment)
+    server = find(address(url, api_key, environment))
+    server.need_penstock("launch")
+    setup = setup_of(chosen, server, model, small_model, environment)
+    if notice := warning(chosen, server.model(model)):
+        click.echo(f"penstock: {notice}", err=True)
+    sys.exit(foreground.run(setup, (executable, *setup.arguments, *arguments), environment))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -118,17 +117,3 @@ def test_a_model_that_is_not_served_is_an_error(server: PlayedServer, home: Path
 @pytest.mark.parametrize("arguments", [("cursor",), (), ("qwen", "-p"), ("qwen", "--url", "ftp://x")])
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], home: Path) -> None:
     assert typed(*arguments).exit_code == 2
-
-
-def test_a_server_that_is_started_ends_with_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one at the default address. `penstock serve` writes below the user's cache folder only."""
-    monkeypatch.setenv("PENSTOCK_ENGINE", "scripted")
-    monkeypatch.setenv("PENSTOCK_SCRIPTED", "stop_after=4")
-    done = typed("qwen")
-    assert done.exit_code == 3, done.output
-    assert "started one with penstock-embedded" in done.output
-    _, environment, said = record(home)
-    assert said
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(environment["OPENAI_BASE_URL"], trust_env=False)
-    assert [path for path in home.rglob("*") if path.is_file() and ".cache" not in path.parts] == []
