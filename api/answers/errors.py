@@ -182,9 +182,7 @@ def from_validation(error: RequestValidationError) -> ApiError:
     """Report the first mistake in a body, under the client's name for the field."""
     first = error.errors()[0]
     param = _named_by_client(first, error.body)
-    if first["type"] == "extra_forbidden":
-        code, message = UnsupportedParameter.code, f"{param!r} is not supported by this server"
-    elif first["type"] == UNSUPPORTED:
+    if first["type"] == UNSUPPORTED:
         code, message = UnsupportedParameter.code, f"{param!r} is not supported here: {first['msg']}"
     elif first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])

@@ -46,7 +46,7 @@ def _with_named_edits(value: Any) -> Any:
     edits = value.get("edits") if isinstance(value, dict) else None
     for edit in edits if isinstance(edits, list) else ():
         if isinstance(edit, dict) and edit.get("keep") != "all":
-            name_unread(edit, edit.get("type"), known=True)
+            name_unread(edit, edit.get("type"))
     return value
 
 

@@ -35,9 +35,6 @@ class CustomTool(Body):
     allowed_callers: Annotated[Any, WithoutEffect("only the model calls tools")] = None
 
 
-_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
-
-
 def as_offered(tools: Any) -> Any:
     """Leave out what only Anthropic's server runs, or only its code calls, and what is not known: the offer
     does not require its use."""
@@ -50,9 +47,9 @@ def as_offered(tools: Any) -> Any:
             continue
         kind, callers = tool.get("type"), tool.get("allowed_callers")
         if isinstance(callers, list) and callers and "direct" not in callers:
-            name_unread(tool, ",".join(map(str, callers)), "allowed_callers", known=True)
+            name_unread(tool, ",".join(map(str, callers)), "allowed_callers")
         elif kind in (None, "custom"):
             kept.append(tool)
         else:
-            name_unread(tool, kind, known=isinstance(kind, str) and kind.startswith(_HOSTED))
+            name_unread(tool, kind)
     return kept

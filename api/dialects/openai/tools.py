@@ -17,21 +17,12 @@ MAX_TOOLS = 1024
 STRICT = Partly(
     "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
 )
-HOSTED = frozenset(
-    (
-        *("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
-        *("file_search", "code_interpreter", "image_generation", "mcp", "tool_search"),
-        *("computer", "computer_use", "computer_use_preview", "programmatic_tool_calling"),
-        *("local_shell", "shell", "apply_patch"),
-    )
-)
-"""Tools that a provider runs, that need more than text, or that only a provider's models were taught."""
 
 
 def left_out(value: Any) -> Any:
     """Name a tool that is not offered to the model: the server cannot run it, or does not know what it is."""
     kind = value.get("type") if isinstance(value, dict) else None
-    name_unread(value, kind, known=isinstance(kind, str) and kind in HOSTED)
+    name_unread(value, kind)
     return value
 
 

@@ -40,7 +40,6 @@ class Dialect:
     decode: Callable[[Any], GenerationRequest]
 
     def request(self, fields: dict[str, Any]) -> GenerationRequest:
-        """Nothing is unknown here: outside of `UnknownFields.noting` that would be an error."""
         return self.decode(self.schema.model_validate({**self.body, **fields}))
 
 
