@@ -80,7 +80,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 async def _serve(settings: ServeSettings, log: Path | None) -> None:
     return_large_blocks()
-    notice = ServiceNotice.of(os.environ)
+    notice = ServiceNotice(os.environ)
     click.echo(f"penstock {own_version()}")
     keys = settings.keys()
     limits = _limits(settings)
@@ -116,7 +116,6 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
         if assembled.remote_engines is not None:
             nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
-        nursery.start_soon(_follow_manager, notice)
         if sys.platform == "darwin":
             nursery.start_soon(stay_awake, lambda: fleet.busy)
         end = partial(_hand_over if sockets.inherited else _drain, fleet, server, settings.drain_seconds)
@@ -210,13 +209,6 @@ async def _signalled_end(end: Callable[[], Awaitable[None]]) -> None:
             nursery.start_soon(stop_at_once)
             await end()
             nursery.cancel_scope.cancel()
-
-
-async def _follow_manager(notice: ServiceNotice) -> None:
-    """Drain when the service manager is gone: the next one needs the port and the memory."""
-    if await notice.keep_alive():
-        _log.warning("service_manager_gone")
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _requests(fleet: Fleet) -> tuple[int, int]:

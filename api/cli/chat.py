@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import select
 import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
@@ -25,8 +23,6 @@ it would have to fit the context beside a prompt whose length only the server kn
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Long, because servers other than Penstock may be silent while a request waits."""
 _CUT = "the answer is cut: it has as many tokens as allowed (--max-tokens)"
-_SILENT_SECONDS = 1.0
-"""Agents and services start commands with a pipe that nobody writes to or closes."""
 
 
 class Piece(NamedTuple):
@@ -90,9 +86,6 @@ def chat(
 def _question(words: str) -> str:
     """Return the argument, followed by standard input if that is no terminal; empty for a conversation. Raise
     click's UsageError."""
-    with suppress(io.UnsupportedOperation):
-        if words and not sys.stdin.isatty() and not select.select([sys.stdin], [], [], _SILENT_SECONDS)[0]:
-            click.echo("penstock: waiting for standard input (`< /dev/null` asks without it)", err=True)
     try:
         piped = "" if sys.stdin.isatty() else sys.stdin.read()
         asked = "\n\n".join(filter(None, (words.strip(), piped.strip())))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -183,10 +181,10 @@ def pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
 def trouble(where: Address, error: BaseException) -> str:
     """Return what one of FAILURES means to the user, in one line."""
     if isinstance(error, _UNREACHED):
-        return f"no server answers at {where.url}: {reason(error)}; `penstock serve` starts one"
+        return f"no server answers at {where.url}: {_words(error)}; `penstock serve` starts one"
     if isinstance(error, httpx.TimeoutException):
         return f"{where.url} accepts connections, but is silent"
-    return f"the connection to {where.url} was lost: {reason(error)}"
+    return f"the connection to {where.url} was lost: {_words(error)}"
 
 
 def read_listing(where: Address, answer: httpx.Response) -> RunningServer:
@@ -216,18 +214,8 @@ def _listed(entry: Mapping[str, Any]) -> ListedModel:
     )
 
 
-def reason(error: BaseException) -> str:
-    """Return a transport's error as one line, in the system's words if there are any."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError) and found.errno:
-            # trio puts its own sentence beside errno; errors of name resolution have numbers of their own.
-            of_names = isinstance(found, socket.gaierror)
-            return str(found.strerror) if of_names else os.strerror(found.errno)
-        if isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        else:
-            found = found.__cause__ or found.__context__
+def _words(error: BaseException) -> str:
+    """Return a transport's error as one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -76,7 +76,7 @@ WantedBy={target}
 # The sockets come first, and stay when the service ends. What cannot be loaded is not retried without end.
 _SERVER = (
     "Requires={name}.socket\nAfter={name}.socket\nStartLimitIntervalSec=600\nStartLimitBurst=5",
-    "Type=notify\nNotifyAccess=main\nWatchdogSec=120\nRestart=on-failure",
+    "Type=notify\nNotifyAccess=main\nRestart=on-failure",
 )
 # An engine waits for its server without end, which says when it has joined.
 _ENGINE = ("StartLimitIntervalSec=0", "Type=exec\nRestart=always")

@@ -47,17 +47,9 @@ async def listening(host: str, port: int, environment: MutableMapping[str, str])
 def _remedy(error: OSError, port: int) -> str:
     """Return the system's words, and what to type next."""
     # Errors of name resolution have numbers of their own.
-    number = None if isinstance(error, socket.gaierror) else error.errno
-    reason = error.strerror or str(error)
-    match number:
-        case errno.EADDRINUSE:
-            return (
-                f"the port is in use. --port {port % 65535 + 1} is the next one, --port 0 takes a free one;"
-                f" `penstock doctor --port {port}` says who has it"
-            )
-        case errno.EACCES:
-            return f"{reason}. Ports below 1024 may want another user: --port 8000"
-        case errno.EADDRNOTAVAIL:
-            return f"{reason}. --host 127.0.0.1 is this machine alone, --host 0.0.0.0 each of its addresses"
-        case _:
-            return f"{reason}. --host takes an address of this machine, such as 127.0.0.1"
+    if error.errno == errno.EADDRINUSE and not isinstance(error, socket.gaierror):
+        return (
+            f"the port is in use. --port {port % 65535 + 1} is the next one, --port 0 takes a free one;"
+            f" `penstock doctor --port {port}` says who has it"
+        )
+    return f"{error.strerror or error}. --host takes an address of this machine, --port one that is free"

@@ -65,52 +65,19 @@ def _listens(taken: socket.socket) -> bool:
     return True
 
 
-_SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-
-
 class ServiceNotice:
     """Notifies a service manager; without one it sends nothing. Sending neither waits nor raises."""
 
-    def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
-        """`address` is that of a Unix datagram socket; one that begins with @ is abstract.
-        `watchdog_seconds` is the silence after which the manager kills the process, None for no watchdog."""
-        self._address = address if not (address or "").startswith("@") else f"\0{(address or '')[1:]}"
-        self.watchdog_seconds = watchdog_seconds
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Take the manager's address out of `environment`: processes started from here have nothing to
+        report. One that begins with @ is abstract."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
-    @classmethod
-    def of(cls, environment: MutableMapping[str, str]) -> ServiceNotice:
-        """Take the variables out of `environment`: processes started from here have nothing to report."""
-        address = environment.pop(_SOCKET, None)
-        microseconds, pid = environment.pop(_WATCHDOG, ""), environment.pop(_WATCHDOG_PID, "")
-        is_ours = pid in ("", str(os.getpid()))
-        watched = address and microseconds.isdigit() and int(microseconds) > 0 and is_ours
-        return cls(address, int(microseconds) / 1e6 if watched else None)
-
-    def send(self, **fields: str) -> bool:
-        """Send `READY="1"` and the like, each value on one line. Return whether a service manager receives
-        it."""
-        if not self._address:
-            return False
-        data = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items()).encode()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    def send(self, **fields: str) -> None:
+        """Send `READY="1"` and the like, each value on one line."""
+        if self._address:
+            lines = (f"{name}={' '.join(value.split())}" for name, value in fields.items())
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
-                sender.sendto(data, self._address)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            # A full buffer is not an absent reader.
-            return True
-        return True
-
-    async def keep_alive(self) -> bool:
-        """Report life twice in the time after which the manager would kill the process; an event loop that
-        hangs reports nothing. Return False if there is no watchdog, and True when the manager is gone."""
-        missed = 0
-        while self.watchdog_seconds is not None:
-            missed = 0 if self.send(WATCHDOG="1") else missed + 1
-            # A single failed send may be the manager restarting.
-            if missed > 1:
-                return True
-            await trio.sleep(self.watchdog_seconds / 2)
-        return False
+                sender.sendto("\n".join(lines).encode(), self._address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import click
 import httpx
@@ -19,7 +18,6 @@ from api.cli.running_server import (
     address,
     base_url,
     find,
-    reason,
     refusal,
 )
 from api.options.options import refuse_unknown_variables
@@ -184,18 +182,6 @@ def test_a_key_that_the_server_does_not_know() -> None:
 def test_a_transports_error_is_a_line(error: Exception, says: str) -> None:
     with pytest.raises(OperatorError, match=says):
         find(HERE, failing(error))
-
-
-def test_a_lost_connection_is_named_as_the_system_names_it() -> None:
-    """httpx, httpcore and trio wrap it, each in words of its own."""
-    attempts = OSError("all attempts failed")
-    attempts.__cause__ = ExceptionGroup("several", [ConnectionRefusedError(111, "Connection refused")])
-    error = httpx.ConnectError("all attempts failed")
-    error.__context__ = attempts
-    assert reason(error) == "Connection refused"
-    # macOS: the number is that of another error of the system.
-    assert reason(socket.gaierror(8, "nodename nor servname provided")) == "nodename nor servname provided"
-    assert reason(httpx.ReadError("")) == "ReadError"
 
 
 def test_a_refusal_is_one_short_line() -> None:
