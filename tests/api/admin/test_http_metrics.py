@@ -11,15 +11,14 @@ import trio.testing
 from prometheus_client import exposition as classic
 from trio.testing import trio_test
 
-from api.access.allowed_hosts import ANY_HOST
-from api.admin.exposition import exposition_of, make_metrics_app
+from api.admin.exposition import exposition_of
 from api.admin.http_metrics import ServerMetrics
 from api.http.refusals import Refusal
 from api.http.statistics import ServerStatistics
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
-from tests.api.client import chat, client_of, several
+from tests.api.client import app_of, chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -89,7 +88,7 @@ async def test_a_scrape_is_of_every_model(autojump_clock: trio.testing.MockClock
     metrics = Metrics()
     names = ("tiny", "large")
     schedulers = [make_scheduler(LoopbackLauncher(), metrics=metrics.of_model(name)) for name in names]
-    app = make_metrics_app(several(dict(zip(names, schedulers, strict=True))), 60.0, ANY_HOST)
+    app = app_of(several(dict(zip(names, schedulers, strict=True))))
     async with running(schedulers[0]), running(schedulers[1]):
         await answer(schedulers[1], ask(max_tokens=5))
         await trio.sleep(7)
