@@ -17,7 +17,6 @@ from api.access.auth import OPEN_PATHS, is_open
 from api.answers.blocks import BLOCK, FEEDERS
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.json_pieces import SLICE_BYTES
-from api.bodies.media import LARGEST_LOOKED_AT_BYTES, LOOKED_AT_BYTES
 from api.bodies.unknown_fields import MAX_NAMES
 from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.json_route import INLINE_BYTES, INLINE_OBJECTS, INLINE_VALUES
@@ -69,8 +68,6 @@ CLAIMS = [
     ("docs/logprobs.md", "more than {} MiB", MAX_HELD_BYTES // MIB),
     ("docs/logprobs.md", "at most {} values", MAX_PROMPT_LOGPROBS),
     ("docs/logprobs.md", "slices of {} KB", SLICE_BYTES >> 10),
-    ("docs/media.md", "the first {} KiB of the data", LOOKED_AT_BYTES >> 10),
-    ("docs/media.md", "a part above {} MiB", LARGEST_LOOKED_AT_BYTES // MIB),
     ("docs/embeddings.md", "up to {} texts or lists of ids", str(MAX_INPUTS)),
     ("docs/embeddings.md", "{} texts at a time", BLOCK * FEEDERS),
     ("api/FIELDS.md", "(up to {}, by their paths", MAX_NAMES),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -15,9 +15,6 @@ from api.cli.errors import OperatorError
 from scheduler.prompt.vector_request import ENDPOINTS
 
 ROUTES = (*ENDPOINTS["chat"], *ENDPOINTS["embedding"])
-_BEGINNING = ("model", "tools", "messages", "prompt", "input", "state", "query")
-_HEADS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-"""Characters of a prompt of which a common beginning counts."""
 _MOST_FAULTS = 5
 _ANSWER = b'{"id": '
 """The beginning of each line that `append` writes."""
@@ -33,19 +30,18 @@ class Line(NamedTuple):
 
 
 def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
-    """Return the requests without an answer, those with a common beginning one after another. Raise
-    OperatorError, which names the first lines that are no requests: then nothing is sent."""
+    """Return the requests without an answer. Raise OperatorError, which names the first lines that are no
+    requests: then nothing is sent."""
     if not source.seekable():
         raise OperatorError("a batch reads its requests twice: give it a file, not a pipe")
-    found: list[tuple[tuple[int, ...], Line]] = []
-    heads: dict[str, int] = {}
+    found: list[Line] = []
     seen: set[str] = set()
     faults: list[str] = []
     at = 0
     for number, text in enumerate(source, 1):
         try:
             if text.strip() and (entry := _request(text, seen))["custom_id"] not in answered:
-                found.append((_family(entry, heads), Line(entry["custom_id"], entry["url"], at)))
+                found.append(Line(entry["custom_id"], entry["url"], at))
         except ValueError as error:
             faults.append(f"line {number} {error}")
             if len(faults) == _MOST_FAULTS:
@@ -53,7 +49,7 @@ def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
         at += len(text)
     if faults:
         raise OperatorError("; ".join(faults))
-    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+    return found
 
 
 def _request(text: bytes, seen: set[str]) -> dict[str, Any]:
@@ -74,13 +70,6 @@ def _request(text: bytes, seen: set[str]) -> dict[str, Any]:
     if body.get("stream"):
         raise ValueError("asks for a stream; a batch has whole answers")
     return entry
-
-
-def _family(entry: Mapping[str, Any], heads: dict[str, int]) -> tuple[int, ...]:
-    """Return a key that sorts requests with a common beginning together, in the order in which the beginnings
-    first come. `heads` numbers them by their hashes."""
-    text = json.dumps([entry["url"], *(entry["body"].get(name) for name in _BEGINNING)])
-    return tuple(heads.setdefault(f"{most} {hash(text[:most])}", len(heads)) for most in _HEADS)
 
 
 @contextmanager

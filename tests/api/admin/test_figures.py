@@ -29,6 +29,7 @@ def test_a_field_that_is_added_is_found_everywhere() -> None:
         f"penstock_added_total{labels} 18.0",
         "# TYPE penstock_added_gauge gauge",
         f"penstock_added_gauge{labels} 5.0",
+        'vllm:added_total{engine="0",model_name="tiny"} 18.0',
     ):
         assert line in found["metrics"]
     assert "| `penstock_added_total` | counter |  | Said once. |" in found["table"]
