@@ -98,6 +98,7 @@ FAULTS = (
     Fault("api/dialects/completions/encode.py", "len(echo) + entry.offset", "entry.offset"),
     Fault("api/dialects/embeddings/routes.py", '"index": index', '"index": 0'),
     Fault("api/dialects/scores/routes.py", "index: -scores[index])", "index: scores[index])"),
+    Fault("api/dialects/readings.py", "body.cache_salt or", ""),
     Fault("api/dialects/responses/encode.py", '"incomplete" if cut else "completed"', '"completed"'),
     Fault("api/cli/serve_command.py", "for name, text in left.items() if text", "for name, text in ()"),
 )

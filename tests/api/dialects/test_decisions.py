@@ -193,6 +193,18 @@ def test_what_cannot_be_asked_is_refused_by_its_place(body: dict[str, Any], fiel
     assert field in refused("/v1/decisions", body)["message"]
 
 
+@trio_test
+async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.MockClock) -> None:
+    """vLLM's `cache_salt`; without one, with all that have none."""
+    scheduler, cached = make_scheduler(LoopbackLauncher(), kv_cache_bytes=1 << 20), []
+    async with running(scheduler), client_of(scheduler) as client:
+        for salt in ("a", None, "b", "a"):
+            body = {"input": STATE, "questions": [PREDICATE], "cache_salt": salt}
+            usage = (await client.post("/v1/decisions", json=body)).json()["usage"]
+            cached.append(usage["input_tokens_details"]["cached_tokens"] > 0)
+    assert cached == [False, False, False, True]
+
+
 ODD = ["", " ", "\u202eabc", "é\u0301", "כן", "不", "🙂" * 300, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
 
 
