@@ -91,9 +91,17 @@ def tables() -> dict[str, str]:
     for dialect in DIALECTS:
         rows = [row for row in differing(dialect.schema) if row not in listed]
         listed.update(rows)
-        lines = [f"| `{path}` | {standing} |" for path, standing in rows]
-        found[dialect.heading] = "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *lines])
+        found[dialect.heading] = _table(dialect.heading, rows)
     return found
+
+
+def _table(heading: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return a row for all fields of one standing."""
+    paths: dict[str, dict[str, None]] = {}
+    for path, standing in rows:
+        paths.setdefault(standing, {})[f"`{path}`"] = None
+    lines = [f"| {', '.join(same)} | {standing} |" for standing, same in paths.items()]
+    return "\n".join([heading, "| field | | |", "|---|---|---|", *lines])
 
 
 def differing(schema: type[Body]) -> list[tuple[str, str]]:
@@ -137,8 +145,7 @@ REFUSALS = "## What no API here has"
 
 
 def refusals() -> str:
-    rows = [f"| `{name}` | {_refusal(field)} |" for name, field in EVERYWHERE.items()]
-    return "\n".join([REFUSALS, "| field | | |", "|---|---|---|", *rows])
+    return _table(REFUSALS, [(name, _refusal(field)) for name, field in EVERYWHERE.items()])
 
 
 def _standing(metadata: Sequence[Any]) -> str:
