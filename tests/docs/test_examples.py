@@ -137,11 +137,9 @@ def test_lines_are_compared_but_for_numbers(real: str, same: bool) -> None:
 
 WITHOUT = {
     "docs/index.md",
-    "docs/offline.md",
     "docs/adapters.md",
     "docs/machines.md",
     "docs/families.md",
-    "docs/features.md",
     "docs/comparison.md",
     "docs/figures.md",
     "docs/agents/index.md",
