@@ -47,8 +47,7 @@ def _group(labels: Sequence[str]) -> str:
 def _row(labels: Sequence[str], metric: Metric) -> str:
     name = metric.name + ("_total" if metric.type == "counter" else "")
     own = ",".join(label for label in labels if label not in (MODEL, ENGINE))
-    kind = "Histogram: " if metric.type == "histogram" else ""
-    return f"| `{name}{own and f'{{{own}}}'}` | {kind}{metric.documentation} |"
+    return f"| `{name}{own and f'{{{own}}}'}` | {metric.documentation} |"
 
 
 def rewrite(text: str) -> str:
