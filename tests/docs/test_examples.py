@@ -143,6 +143,11 @@ WITHOUT = {
     "docs/comparison.md",
     "docs/figures.md",
     "docs/agents/index.md",
+    "docs/agents/aider.md",
+    "docs/agents/claude-code.md",
+    "docs/agents/codex.md",
+    "docs/agents/opencode.md",
+    "docs/agents/qwen-code.md",
     "docs/gateways.md",
 }
 """Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is held
