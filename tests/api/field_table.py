@@ -29,7 +29,7 @@ from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.spellings import MEANINGS, SERVERS
+from api.dialects.spellings import MEANINGS
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
 PAGE = Path(__file__).parents[2] / "api" / "FIELDS.md"
@@ -166,19 +166,16 @@ def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], s
         yield from models_in(argument, suffix + ("[]" if get_origin(annotation) is list else ""))
 
 
-SPELLINGS = "## Every server's names"
+SPELLINGS = "## Several names"
 
 
 def spellings() -> str:
-    """The table of `api/dialects/spellings.py`. A field of all servers says so in one word."""
-    rows = []
-    for meaning in MEANINGS:
-        title = meaning.title
-        for spelling in meaning.spellings:
-            whose = "all" if spelling.servers == SERVERS else ", ".join(spelling.servers)
-            rows.append(f"| {title} | `{spelling.path}` | {whose} |")
-            title = ""
-    return "\n".join([SPELLINGS, "| what is asked for | field | whose |", "|---|---|---|", *rows])
+    """The table of `api/dialects/spellings.py`."""
+    rows = [
+        f"| {meaning.title} | {', '.join(f'`{path}`' for path in meaning.spellings)} |"
+        for meaning in MEANINGS
+    ]
+    return "\n".join([SPELLINGS, "| what is asked for | fields |", "|---|---|", *rows])
 
 
 def rewrite(text: str) -> str:

@@ -10,8 +10,8 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen
 from api.dialects.responses.conversation import with_instructions
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.responses.store import new_id
 from api.dialects.responses.tools import Offered
 from api.dialects.spellings import THINKING_BUDGET, token_bound_of
 from api.options.model_defaults import NEUTRAL, Defaults
@@ -22,21 +22,20 @@ def generation_request(
     body: CreateResponse,
     messages: Sequence[Message],
     offered: Offered,
-    ids: ResponseIds,
     defaults: Defaults = NEUTRAL,
     caller: Caller = ANYBODY,
     adapter: str = "",
 ) -> GenerationRequest:
     """Decode the body. `messages` are the whole conversation, `offered` its tools; `defaults` of the model's
     name apply to what the body omits."""
-    tools = chosen(body.tool_choice, offered.tools, offered.chosen)
+    choice, only_tool = chosen(body.tool_choice)
     return GenerationRequest(
-        public_id=ids.new(),
+        public_id=new_id(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
-            tools=tools.tools,
-            tool_choice=tools.mode,
-            only_tool=tools.only,
+            tools=tuple(offered.tools),
+            tool_choice=choice,
+            only_tool=None if only_tool is None else offered.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             template_options=dict(body.chat_template_kwargs or {}),
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),

@@ -101,8 +101,8 @@ def test_a_reference_in_a_tools_result_is_a_line_of_text() -> None:
 
 @trio_test
 async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.testing.MockClock) -> None:
-    """A tool whose loading is deferred is offered, and one with a type that its client runs; what only
-    Anthropic runs, or its code calls, is not, nor are edits of the context made."""
+    """A tool whose loading is deferred is offered; one with a type of Anthropic's own, or that its code
+    calls, is not, nor are edits of the context made."""
     scheduler = make_scheduler(Playback("ok"), answer_format=form("json_tools", "think"))
     tools = [
         {"name": "f", "input_schema": {"type": "object"}, "defer_loading": True},
@@ -111,8 +111,6 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
         {"type": "computer_20250124", "name": "computer", "display_width_px": 1, "display_height_px": 1},
         {"name": "g", "input_schema": {}, "allowed_callers": ["code_execution_20260120"]},
         {"type": "bash_20250124", "name": "bash"},
-        {"type": "text_editor_20250728", "name": "edit", "max_characters": 5},
-        {"type": "memory_20250818", "name": "memory"},
         {"name": "h", "input_schema": [], "allowed_callers": ["direct", "x"], "input_examples": [{"a": 1}]},
     ]
     edits = [
@@ -128,13 +126,13 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
         "messages[].content[].type:web_search_tool_result",
         "tools[].allowed_callers:code_execution_20260120",
         "tools[].input_examples",
+        "tools[].type:bash_20250124",
         "tools[].type:computer_20250124",
         "tools[].type:tool_search_tool_regex_20251119",
         "tools[].type:web_search_20250305",
     ]
     offered = prompt_of(messages=body["messages"], tools=tools).offered_tools
-    assert [tool.name for tool in offered] == ["f", "bash", "edit", "memory", "h"]
-    assert all("command" in tool.parameters["properties"] for tool in offered[1:4])
+    assert [tool.name for tool in offered] == ["f", "h"]
 
 
 EMPTIES: list[Any] = [None, [], "", [None], [""], ["a"], [{"type": "text"}], [{"type": "text", "text": None}]]
@@ -205,40 +203,3 @@ def test_a_tools_result_may_be_empty() -> None:
     for result in results:
         messages = turns("user", [{"type": "tool_result", **result}])
         assert any(message["role"] == "tool" for message in prompt_of(messages=messages).messages)
-
-
-F, G = ({"name": name, "input_schema": {"type": "object"}} for name in "fg")
-REMOVED = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
-ADDED = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}
-DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": G}}
-SHELL = {"type": "bash_20250124", "name": "bash"}
-CHANGED: list[tuple[list[Any], list[str], int]] = [
-    ([REMOVED], [], 0),
-    ([REMOVED, ADDED], ["f"], 0),
-    ([DEFINED], ["f", "g"], 0),
-    ([DEFINED, {**REMOVED, "tool": {"type": "tool_reference", "name": "g"}}], ["f"], 0),
-    ([{"type": "compaction", "content": "s", "tool_changes": [REMOVED, DEFINED]}], ["g"], 0),
-    # What cannot be followed is named.
-    ([{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": SHELL}}], ["f"], 1),
-    ([{"type": "tool_removal", "tool": {"type": "mcp_toolset_reference", "server_name": "s"}}], ["f"], 1),
-    ([{"type": "tool_removal"}], ["f"], 1),
-]
-
-
-@pytest.mark.parametrize(("blocks", "offered", "named"), CHANGED)
-def test_tools_are_offered_as_the_conversation_changes_them(
-    blocks: list[Any], offered: list[str], named: int
-) -> None:
-    """From the last change on, whichever message it is in; the words of the change stay where they are."""
-    unknown = UnknownFields()
-    messages = [*turns("system", blocks[:1]), {"role": "system", "content": blocks[1:]}, ASKED_AGAIN]
-    body = {"max_tokens": 4, "messages": messages, "tools": [F]}
-    with unknown.noting():
-        read = MessagesRequest.model_validate(body)
-    prompt = generation_request(read).prompt
-    assert isinstance(prompt, ChatPrompt)
-    assert [tool.name for tool in prompt.offered_tools] == offered
-    assert len(unknown.named(body)) == named
-
-
-ASKED_AGAIN = {"role": "user", "content": "again"}
