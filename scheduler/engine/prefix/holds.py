@@ -56,7 +56,7 @@ class Holds(Generic[SegmentT, SnapshotT]):
         return ""
 
     def _yielding(self, tenant: str, new: int, room: int) -> list[Node[SegmentT, SnapshotT]]:
-        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of whoever
+        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of the one that
         holds most, those that end first. None, if they would not."""
         ended = list[Node[SegmentT, SnapshotT]]()
         if (lacking := self.nbytes + new - room) <= 0:
