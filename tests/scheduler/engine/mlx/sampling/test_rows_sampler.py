@@ -83,10 +83,10 @@ _params = st.builds(
     min_p=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
     seed=st.integers(0, 1 << 62),
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.7, 0.01, 10.0]),
-    repetition_context=st.sampled_from([0, 0, 1, 3, 1000]),
+    repetition_context=st.sampled_from([0, 0, 1, 2, 3, 1000]),
     presence_penalty=st.sampled_from([0.0, 0.6, -2.0]),
     frequency_penalty=st.sampled_from([0.0, 0.4, -2.0]),
-    logit_bias=st.sampled_from([(), ((2, 3.0),), ((1, -100.0), (5, 1.5)), ((9, 100.0),)]),
+    logit_bias=st.sampled_from([(), (), (), ((2, 3.0),), ((1, -100.0), (5, 1.5)), ((9, 100.0),)]),
 )
 _budgets = st.builds(
     ThinkingBudget,
@@ -119,7 +119,7 @@ _asked = st.builds(
     output=st.lists(_tokens, max_size=3),
     min_tokens=st.sampled_from([0, 0, 2, 5]),
     stops=st.sampled_from([(), (3,), (1, 8, 9), (9, 10)]),
-    thinking=st.one_of(st.none(), st.none(), _budgets),
+    thinking=st.one_of(st.none(), st.none(), st.none(), _budgets),
     masked=st.sampled_from([frozenset[int](), frozenset({0, 2, 6, 7, 8})]),
 )
 
@@ -198,15 +198,18 @@ def test_all_rows_at_once_are_what_each_is_alone(
     alone = [_Alone(one, on_host) for one in asked]
     living = list(range(len(rows)))
     sampler: RowsSampler | None = None
-    for _ in range(data.draw(st.integers(1, 6))):
-        there = data.draw(st.lists(st.sampled_from(living), min_size=1, unique=True))
-        if sampler is not None:
-            sampler.leave()
-        sampler = RowsSampler([rows[i] for i in there])
+    there = list[int]()
+    for _ in range(data.draw(st.integers(1, 10))):
+        if sampler is None or not {*there} <= {*living} or data.draw(st.integers(0, 2)) == 0:
+            if sampler is not None:
+                sampler.leave()
+            some = st.lists(st.sampled_from(living), min_size=1, unique=True)
+            there = data.draw(st.just(list(living)) | some)
+            sampler = RowsSampler([rows[i] for i in there])
         logits = numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32)
         for place, i in enumerate(there):
             logits[place, list(asked[i].masked)] = -math.inf
-        broken = data.draw(st.sampled_from([None, None, None, *range(len(there))]))
+        broken = data.draw(st.sampled_from([None] * 9 + [*range(len(there))]))
         if broken is not None:
             # A forced token is taken from any logits but NaN.
             only_nan = asked[there[broken]].thinking is not None
