@@ -68,8 +68,8 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
         Any,
-        WithoutEffect("edits that remove something are named, and not made"),
         BeforeValidator(_with_named_edits),
+        WithoutEffect("edits that remove something are named, and not made"),
     ] = None
 
     @model_validator(mode="after")
