@@ -41,7 +41,6 @@ from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
@@ -189,7 +188,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         ),
         shared.threads,
         metrics=shared.metrics.of_model(name),
-        continuous=continuous_seconds,
     )
     if memory is not None:
         memory.follow(name, scheduler.pool, is_pinned=options.pinned)

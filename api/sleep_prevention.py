@@ -1,7 +1,7 @@
 """Keep a Mac awake while requests run.
 
 A Mac without input sleeps after some minutes, also in the middle of an answer, and a request over the network
-does not wake it. `scheduler/intake/system_sleep.py` repairs only the clocks afterwards.
+does not wake it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from scheduler.shared.counters import Counters
 from scheduler.shared.figures import figures_of
 from scheduler.statistics import FlowStatistics, MemberStatistics
 from scheduler.telemetry.engine_metrics import EngineMetrics
-from scheduler.telemetry.readings import value_of
+from scheduler.telemetry.instruments import value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5

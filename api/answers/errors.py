@@ -18,7 +18,6 @@ from fastapi.exceptions import RequestValidationError
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
-    DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
     HoldRefused,
@@ -34,7 +33,6 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
-    UnknownPin,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -160,7 +158,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
+        case ModelNotFound() | UnknownEngine() | UnknownRequest():
             return 404, "invalid_request_error"
         case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
@@ -168,7 +166,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 400, "invalid_request_error"
         case TenantLimit():
             return 429, "rate_limit_error"
-        case QueueFull() | DeadlineUnmeetable() | QueueTimeout() | Unavailable() | EngineLost():
+        case QueueFull() | QueueTimeout() | Unavailable() | EngineLost():
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"

@@ -64,7 +64,6 @@ class StepResult:
     """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
     """Bytes that `StepPlan.evict` freed."""
-    unpinned: tuple[str, ...] = ()
     begun: Begun = field(default=(), compare=False)
     """The batches in the middle of their prefill: a step with chunks computes one of them, or begins another,
     and each of its rows has a chunk."""

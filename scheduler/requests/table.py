@@ -1,7 +1,7 @@
 """All accepted requests by id. A record's state says where it is, and `move` is the only way to change it.
 
 Pure: times are arguments. Nobody is called when a request leaves: what must follow is noted here, and the
-pool's loop does it (`../engines/effects.py`, `carry_out`).
+pool does it (`../engines/pool.py`, `reconcile`).
 """
 
 from __future__ import annotations

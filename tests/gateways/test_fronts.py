@@ -82,7 +82,7 @@ class Client:
         living = {name: one for name, one in self._fronts.items() if one.process.poll() is None}
         return next(name for name, one in living.items() if one.get(path)[0] == 200)
 
-    def hopeless(self, session: str) -> httpx.Response:
+    def past_due(self, session: str) -> httpx.Response:
         """Ask for a chat completion that no front can make in its time."""
         asked = {"model": "penstock-embedded", "messages": [{"role": "user", "content": "hello"}]}
         return self._http.post(
@@ -205,7 +205,7 @@ def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
     with client_behind(command, {"stays": stays, "other": other}, tmp_path) as client:
         fronts = client.fronts("stays", "other")
         for number in range(FAILURES):
-            assert client.hopeless(f"agent-{number % len(fronts)}").status_code in (503, 504)
+            assert client.past_due(f"agent-{number % len(fronts)}").status_code in (503, 504)
         assert {session: client.front(session) for session in fronts} == fronts
 
 

@@ -41,7 +41,6 @@ from scheduler.prompt.preparation import MAX_PROMPT_LOGPROBS
 from scheduler.requests import answer_reading, record, time_line
 from scheduler.shared.hello import TOKEN_BYTES
 from scheduler.shared.keep_alive import SILENCE_SECONDS
-from scheduler.shared.pins import MOST_PINS
 from scheduler.shared.waits import REASONS
 from scheduler.statistics import EngineCondition
 from scheduler.telemetry.history import KEPT_SAMPLES
@@ -64,7 +63,6 @@ CLAIMS = [
     ("docs/troubleshooting.md", "times in {} seconds", RECOVERY.death_window_seconds),
     ("docs/troubleshooting.md", "until it has lived for {};", SUPERVISION.stable_seconds),
     ("docs/troubleshooting.md", "a suspect at {} deaths in a row", RECOVERY.max_request_deaths),
-    ("docs/prefix-cache.md", "(at most {} an engine)", MOST_PINS),
     ("docs/adapters.md", "There may be {} adapters", MAX_ADAPTERS),
     ("docs/scheduler-report.md", "among the last {} that ended", KEPT),
     ("docs/logprobs.md", "more than {} MiB", MAX_HELD_BYTES // MIB),

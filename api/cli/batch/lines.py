@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Container, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -31,6 +31,8 @@ class Line(NamedTuple):
 def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
     """Return the requests without an answer. Raise OperatorError, which names the first lines that are no
     requests: then nothing is sent."""
+    if not source.seekable():
+        raise OperatorError("a batch reads its requests twice: give it a file, not a pipe")
     found: list[Line] = []
     seen: set[str] = set()
     faults: list[str] = []
@@ -77,6 +79,8 @@ def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
     whole = 0
     with ExitStack() as stack:
         try:
+            if path.exists() and not path.is_file():
+                raise OperatorError(f"{path} is no file")
             file = stack.enter_context(path.open("a+b"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -96,10 +100,12 @@ def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
                 raise OperatorError(f"{path} has something else than answers in line {number}") from error
         file.truncate(whole)
         yield file, answered
+        with suppress(OSError):  # A line that found no room: the file's own close is silent then.
+            file.close()
 
 
 def append(file: BinaryIO, line: Line, answer: httpx.Response) -> None:
-    """Write the line of an answer, as OpenAI's."""
+    """Write the line of an answer, as OpenAI's. Raise OSError if there is no room for it."""
     try:
         body = answer.json()
     except ValueError:

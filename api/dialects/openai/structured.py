@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
@@ -13,13 +12,11 @@ from api.bodies.fields import JsonObject, Partly, WithoutEffect
 from api.bodies.unsupported import STRUCTURED_OUTPUTS
 from api.dialects.openai.thinking import Effort
 from api.dialects.spellings import CONSTRAINT, SpelledFields
-from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
+from scheduler.structure import ANY_OBJECT, JsonText, Structure
 
 MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
-MAX_WHITE_SPACE_CHARACTERS = 256
-"""Bound on the pattern's length, not on what it matches."""
 
 
 def _read_schema(value: Any) -> Any:
@@ -37,7 +34,6 @@ def _read_schema(value: Any) -> Any:
 
 _WRAPPER = frozenset({"name", "description", "strict", "schema"})
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
-WhiteSpacePattern = Annotated[str, Field(max_length=MAX_WHITE_SPACE_CHARACTERS)]
 Texts = Annotated[
     list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]],
     Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True),
@@ -105,8 +101,7 @@ class OutputConfig(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's constraints: one of the first five fields, or white space for the JSON that `response_format`
-    asks for."""
+    """vLLM's constraints: one of these."""
 
     unsupported = STRUCTURED_OUTPUTS
 
@@ -115,20 +110,6 @@ class StructuredOutputs(Body):
     choice: Texts | None = None
     grammar: GrammarText | None = None
     json_object: StrictBool | None = None
-    disable_any_whitespace: StrictBool = False
-    whitespace_pattern: WhiteSpacePattern | None = None
-
-    def white_space(self) -> WhiteSpace | None:
-        """Return the white space allowed between the tokens of JSON, or None if the body does not say. Raise
-        ValueError if it asks both for none and for some."""
-        if self.disable_any_whitespace:
-            if self.whitespace_pattern:
-                raise ValueError(
-                    "structured_outputs: send disable_any_whitespace or whitespace_pattern, not both"
-                )
-            return WhiteSpace("", "structured_outputs.disable_any_whitespace")
-        pattern = self.whitespace_pattern
-        return None if pattern is None else WhiteSpace(pattern, "structured_outputs.whitespace_pattern")
 
 
 class StructuredFields(SpelledFields):
@@ -149,9 +130,6 @@ class StructuredFields(SpelledFields):
 def structure(body: StructuredFields) -> Structure | None:
     """Return the constraint. Raise ValueError for `structured_outputs` that have none."""
     asked = CONSTRAINT.value_of(body)
-    if (vllm := body.structured_outputs) is None:
-        return asked
-    white_space = vllm.white_space()
-    if asked is None:
+    if asked is None and body.structured_outputs is not None:
         raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
-    return replace(asked, white_space=white_space) if isinstance(asked, JsonText) else asked
+    return asked

@@ -190,7 +190,6 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         "first_token_seconds": 0.01,
         "total_seconds": 0.045,
         "waits_for": "",
-        "ahead": None,
         "spans": [],
     }
     (wait,) = report["waits"]

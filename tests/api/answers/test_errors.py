@@ -45,29 +45,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "nothing can follow"),
     ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
     (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": "[ "}},
-        "structured_outputs.whitespace_pattern",
-        "unclosed character class",
-    ),
-    (
-        {"structured_outputs": {"json": {}, "whitespace_pattern": ".*"}},
-        "structured_outputs.whitespace_pattern",
-        "more than the white",
-    ),
-    (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": " " * 257}},
-        "structured_outputs.whitespace_pattern",
-        "at most 256",
-    ),
-    (
-        {
-            "response_format": {"type": "json_object"},
-            "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
-        },
-        "",
-        "not both",
-    ),
-    (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
         "response_format.json_schema.schema.items.type",
         "'t' is not valid",
@@ -310,4 +287,4 @@ def provoke(error: type[SchedulerError]) -> None:
         ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL).check("gpt-9")
     scheduler = make_scheduler(LoopbackLauncher(), max_queue=1, max_queue_per_tenant=1)
     scheduler.queue.push(make_record(1, tenant="a" if error is TenantLimit else "b"), 0.0)
-    scheduler._admission.check(ask(tenant="a"), 0.0)
+    scheduler.pool.admission.check(ask(tenant="a"), 0.0)
