@@ -105,7 +105,7 @@ async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: B
     decoded = await work.decode(body, decode)
     # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
-    asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
+    asked = replace(asked, priority=PRIORITIES.stop - 1)
     return asked if given is None else replace(asked, prompt=given)
 
 

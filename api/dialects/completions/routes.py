@@ -51,8 +51,7 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
                     answer,
                     echoes,
                     echo_logprobs=body.echo,
-                    logprobs=body.logprobs,
-                    prompt_logprobs=body.prompt_logprobs,
+                    logprobs=body.logprobs is not None,
                 )
             )
         options = body.stream_options or StreamOptions()

@@ -45,7 +45,6 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
                     served.name,
                     answer,
                     logprobs=bool(body.logprobs),
-                    prompt_logprobs=body.prompt_logprobs,
                     shows_reasoning=shows_reasoning,
                 )
             )

@@ -303,7 +303,6 @@ SIZES = [
                     "logprobs": 5,
                     "echo": True,
                     "max_tokens": 1,
-                    "prompt_logprobs": 5,
                 },
             )
         ],
