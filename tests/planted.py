@@ -81,11 +81,7 @@ FAULTS = (
     Fault("api/options/scheduler_settings.py", "name: value or None for", "name: value for"),
     Fault("api/options/option_values.py", "return share if share <= 1 else", "return share if share else"),
     Fault("api/cli/launch/agents.py", "context_tokens // _OUTPUT_SHARE", "context_tokens"),
-    Fault(
-        "api/cli/launch/foreground.py",
-        "            for number in early:\n",
-        "            for number in ():\n",
-    ),
+    Fault("api/cli/launch/command.py", "if name not in setup.removed", "if name"),
     Fault("api/cli/doctor/findings.py", "facts.available_bytes < facts.limit_bytes", "False"),
     Fault("api/cli/models/memory_plan.py", "max(1, row.held(tokens))", "max(1, row.token_bytes)"),
     Fault("api/cli/batch/sending.py", "max(1, under_way // 2)", "under_way"),
