@@ -23,7 +23,7 @@ STAGES = {
     "launch claude": "api.cli.launch.command._executable",
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.disk_models.hub_cache",
-    "service status": "api.cli.service.subprocess.run",
+    "service install": "api.cli.service._checked",
 }
 """Where a command's work begins."""
 
