@@ -75,7 +75,6 @@ FAULTS = (
     Fault("api/http/request_body.py", "self._left_seconds <= self._least_seconds", "False"),
     Fault("api/http/endings.py", "max(self._reserved_until, now) + END_SECONDS", "now"),
     Fault("api/http/places.py", "self.served < self._most_served", "self.served <= self._most_served"),
-    Fault("api/http/http_scope.py", '"state": dict(state)', '"state": state'),
     Fault("api/http/exchange.py", "self._phase < Phase.FINISHING", "self._phase < Phase.COMPLETE"),
     Fault("api/options/model_defaults.py", "in reversed(Source)", "in Source"),
     Fault("api/options/scheduler_settings.py", "name: value or None for", "name: value for"),
