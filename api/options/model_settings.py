@@ -27,6 +27,7 @@ from api.options.model_defaults import (
     Source,
     checked,
     from_file,
+    named_presets,
     resolve,
 )
 from api.options.option_values import (
@@ -34,7 +35,6 @@ from api.options.option_values import (
     checked_served_names,
     named_folders,
 )
-from api.options.served_names import named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
