@@ -8,6 +8,7 @@ from pydantic import Field, StrictBool
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, WithoutEffect
+from api.dialects.anthropic.client_tools import as_custom
 from api.dialects.anthropic.content import CACHE, CacheControl
 from api.dialects.foreign import name_unread
 from api.dialects.openai.tools import STRICT
@@ -36,8 +37,8 @@ class CustomTool(Body):
 
 
 def as_offered(tools: Any) -> Any:
-    """Leave out what only Anthropic's server runs, or only its code calls, and what is not known: the offer
-    does not require its use."""
+    """Offer typed tools that a client runs as custom ones. Leave out what only Anthropic's server runs, or
+    only its code calls, and what is not known: the offer does not require its use."""
     if not isinstance(tools, list):
         return tools
     kept = []
@@ -50,6 +51,8 @@ def as_offered(tools: Any) -> Any:
             name_unread(tool, ",".join(map(str, callers)), "allowed_callers")
         elif kind in (None, "custom"):
             kept.append(tool)
+        elif (custom := as_custom(tool)) is not None:
+            kept.append(custom)
         else:
             name_unread(tool, kind)
     return kept

@@ -31,15 +31,15 @@ def generation_request(
 ) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. If it has no bound on tokens,
     the context is the bound."""
-    choice, only_tool = chosen(body.tool_choice)
+    tools = chosen(body.tool_choice, offered(body.tools))
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
             messages=tuple(_messages(body.messages)),
             template_options=dict(body.chat_template_kwargs or {}),
-            tools=tuple(offered(body.tools)),
-            tool_choice=choice,
-            only_tool=only_tool,
+            tools=tools.tools,
+            tool_choice=tools.mode,
+            only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
             continue_final=body.continues,

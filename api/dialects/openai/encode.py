@@ -6,7 +6,7 @@ against 4.8 for a pydantic model's dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, assert_never
@@ -15,6 +15,7 @@ import msgspec
 
 from api.answers import sse
 from api.answers.errors import ApiError
+from api.answers.input_text import InputText, input_text
 from api.answers.whole_answer import ToolCallBlock, WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
 from scheduler.events import (
@@ -90,9 +91,11 @@ def completion_object(
     answer: WholeAnswer,
     *,
     logprobs: bool = False,
+    custom_names: Collection[str] = (),
     shows_reasoning: bool = True,
 ) -> dict[str, Any]:
-    """Return the whole answer to a request that does not stream."""
+    """Return the whole answer to a request that does not stream. `custom_names`: the tools that are called
+    with one text."""
     return {
         "id": public_id,
         "object": "chat.completion",
@@ -101,7 +104,7 @@ def completion_object(
         "choices": [
             {
                 "index": index,
-                "message": _message(choice, shows_reasoning),
+                "message": _message(choice, custom_names, shows_reasoning),
                 "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
                 **marked(choice.end),
@@ -112,8 +115,8 @@ def completion_object(
     }
 
 
-def _message(choice: WholeChoice, shows_reasoning: bool) -> dict[str, Any]:
-    calls = [_call(call) for call in choice.tool_calls]
+def _message(choice: WholeChoice, custom_names: Collection[str], shows_reasoning: bool) -> dict[str, Any]:
+    calls = [_call(call, call.name in custom_names) for call in choice.tool_calls]
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if shows_reasoning and choice.reasoning:
         message["reasoning_content"] = choice.reasoning
@@ -123,7 +126,10 @@ def _message(choice: WholeChoice, shows_reasoning: bool) -> dict[str, Any]:
     return message
 
 
-def _call(call: ToolCallBlock) -> dict[str, Any]:
+def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:
+    if is_custom:
+        custom = {"name": call.name, "input": input_text(call.arguments)}
+        return {"id": call.call_id, "type": "custom", "custom": custom}
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.call_id, "type": "function", "function": function}
 
@@ -171,11 +177,15 @@ class ChunkEncoder(ChunkStream):
         created: int,
         model: str,
         include_usage: bool,
+        custom_names: Collection[str] = (),
         *,
         shows_reasoning: bool = True,
     ) -> None:
         super().__init__("chat.completion.chunk", public_id, created, model, include_usage)
+        self._custom_names = custom_names
         self._shows_reasoning = shows_reasoning
+        self._texts: dict[int, tuple[int, InputText]] = {}
+        """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
         self._started: set[int] = set()
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
@@ -195,9 +205,14 @@ class ChunkEncoder(ChunkStream):
                     return b""
                 return self._delta(choice, b'"reasoning_content":' + _json.encode(text))
             case ToolCallStarted(index=index, call_id=call_id, name=name):
-                function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": call_id, "type": "function", "function": function}
-                return self._delta(choice, b'"tool_calls":' + _json.encode([call]))
+                over = self._custom_over(choice)
+                kind, member = "function", "arguments"
+                if name in self._custom_names:
+                    kind, member = "custom", "input"
+                    self._texts[choice] = index, InputText()
+                called = {"name": name, member: ""}
+                call = {"index": index, "id": call_id, "type": kind, kind: called}
+                return over + self._delta(choice, b'"tool_calls":' + _json.encode([call]))
             case ToolCallArguments(index=index, text=text):
                 return self._called_with(choice, index, text)
             case MalformedCall(text=text, index=index, rest=rest):
@@ -206,15 +221,30 @@ class ChunkEncoder(ChunkStream):
                 return self._called_with(choice, index, rest) if rest else b""
             case Finished(reason=reason):
                 self._ended.add(choice)
+                over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
                 mark = b"," + _json.encode(marks)[1:-1] if (marks := marked(event)) else b""
-                return self._choice(choice) + end + mark + b"}]" + self._tail
+                return over + self._choice(choice) + end + mark + b"}]" + self._tail
             case _:
                 assert_never(event)
 
     def _called_with(self, choice: int, index: int, text: str) -> bytes:
-        called = [{"index": index, "function": {"arguments": text}}]
-        return self._delta(choice, b'"tool_calls":' + _json.encode(called))
+        kind, member = "function", "arguments"
+        if choice in self._texts:
+            kind, member, text = "custom", "input", self._texts[choice][1].add(text)
+            if not text:
+                return b""
+        return self._delta(choice, b'"tool_calls":' + _json.encode([{"index": index, kind: {member: text}}]))
+
+    def _custom_over(self, choice: int) -> bytes:
+        """Return the rest of the text of the custom tool's call before."""
+        if choice not in self._texts:
+            return b""
+        index, reading = self._texts.pop(choice)
+        if not (text := reading.end()):
+            return b""
+        piece = {"index": index, "custom": {"input": text}}
+        return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
 
     def _choice(self, index: int) -> bytes:
         return self._head + b'{"index":%d,"delta":{' % index

@@ -203,7 +203,11 @@ class ToolCall(Body):
         """Read a call without a function's member: what it has beside `type`, or below it."""
         if not isinstance(value, dict) or value.get("function"):
             return value
-        kind = value.get("type")
+        kind, custom = value.get("type"), value.get("custom")
+        if isinstance(custom, dict) and custom:
+            text = custom.get("input", "")
+            asked = {"input": text if isinstance(text, str) else json_of(text)}
+            return {"id": value.get("id"), "function": {"name": custom.get("name"), "arguments": asked}}
         inner = value.get(kind) if isinstance(kind, str) else None
         members = inner if isinstance(inner, dict) else value
         around = {name: members[name] for name in members if name not in ("id", "type", "index", "name")}

@@ -30,7 +30,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        shows_reasoning = body.shows_reasoning
+        custom_names, shows_reasoning = body.custom_names, body.shows_reasoning
         decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
         requests = [await work.decode(body, decode)]
         name_unkept_budget(served.scheduler, requests, http.scope, budget_field_of(body))
@@ -44,13 +44,19 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
                     served.name,
                     answer,
                     logprobs=bool(body.logprobs),
+                    custom_names=custom_names,
                     shows_reasoning=shows_reasoning,
                 )
             )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = ChunkEncoder(
-            public_id, created, served.name, include_usage, shows_reasoning=shows_reasoning
+            public_id,
+            created,
+            served.name,
+            include_usage,
+            custom_names,
+            shows_reasoning=shows_reasoning,
         )
         meter = encoder.meter if include_usage and options.continuous_usage_stats else None
         return EventStream(served.scheduler, requests, encoder, keep_alive_seconds, meter)

@@ -13,7 +13,7 @@ from api.bodies.sampling_values import SamplingFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
-from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice
+from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
 from api.dialects.spellings import BoundFields, SpelledFields
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
@@ -135,7 +135,9 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[
         Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
-        Partly("functions; the server runs no tools of its own, and names those it leaves out"),
+        Partly(
+            "functions and custom tools; the server runs no tools of its own, and names those it leaves out"
+        ),
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
@@ -161,6 +163,11 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     @property
     def shows_reasoning(self) -> bool:
         return self.include_reasoning and not (self.reasoning and self.reasoning.exclude)
+
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """Return the names of the tools that are called with one text."""
+        return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
 
     def release(self) -> None:
         super().release()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, model_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Partly, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, unsupported
 from api.dialects.foreign import name_unread
+from api.dialects.openai.custom_tools import InputFormat, as_function
+from scheduler.errors import InvalidRequest
 from scheduler.request import Tool, ToolChoice
 
 MAX_TOOLS = 1024
@@ -17,6 +20,8 @@ MAX_TOOLS = 1024
 STRICT = Partly(
     "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
 )
+BY_TYPE = ("local_shell", "shell", "apply_patch")
+"""Tools that clients run, and whose type is their name."""
 
 
 def left_out(value: Any) -> Any:
@@ -63,14 +68,34 @@ class FunctionTool(_Members):
         return Tool(given.name or "", given.description or "", parameters, strict, exact)
 
 
-def _kind(value: Any) -> str:
-    """Return the tag of a tool: a function, or `other` for what is left out."""
+class CustomDefinition(Body):
+    name: _Name
+    description: str | None = None
+    format: InputFormat | None = None
+
+    def neutral(self, place: str) -> Tool:
+        return as_function(self.name, self.description, self.format, f"{place}.format")
+
+
+class CustomTool(Body):
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+    def neutral(self, place: str) -> Tool:
+        return self.custom.neutral(f"{place}.custom")
+
+
+def tool_kind(value: Any) -> str:
+    """Return the tag of a tool: its type, or `other` for what is left out."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
-    return "function" if kind in (None, "function") else "other"
+    return "function" if kind is None else kind if kind in ("function", "custom") else "other"
 
 
 AnyTool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[LeftOut, Tag("other")], Discriminator(_kind)
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[LeftOut, Tag("other")],
+    Discriminator(tool_kind),
 ]
 
 
@@ -81,8 +106,16 @@ def offered(tools: Sequence[AnyTool] | None) -> list[Tool]:
 class NamedTool(Body):
     """Chat completions nest the name one level deeper than responses do; both forms are accepted."""
 
-    type: Literal["function", "custom"]
+    type: Literal["function", "custom", "local_shell", "shell", "apply_patch"]
     name: str
+
+
+class AllowedTools(Body):
+    """The tools that this answer may call. The others are not offered."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"] = "auto"
+    tools: Listed[NamedTool]
 
 
 _MODES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
@@ -91,7 +124,7 @@ _TYPES = {"tool": "function", None: "function"}
 
 
 def _choice(value: Any) -> Any:
-    if value is None or isinstance(value, NamedTool):
+    if value is None or isinstance(value, NamedTool | AllowedTools):
         return value
     if not isinstance(value, dict):
         if isinstance(value, str) and value in _MODES:
@@ -101,20 +134,33 @@ def _choice(value: Any) -> Any:
     kind = _TYPES.get(kind, kind) if kind is None or isinstance(kind, str) else str(kind)
     if kind in _MODES:
         return _MODES[kind]
-    if kind not in ("function", "custom"):
-        raise unsupported(f"{kind!r} is no choice here; 'function' names one tool")
+    if kind in BY_TYPE:
+        return {"name": kind, **value}
+    if kind not in ("function", "custom", "allowed_tools"):
+        raise unsupported(f"the server cannot run {kind!r}; 'function' names one tool")
     around = {name: given for name, given in value.items() if name != kind}
     inner = value.get(kind)
-    return {**around, **(inner if isinstance(inner, dict) else {}), "type": kind}
+    found = {**around, **(inner if isinstance(inner, dict) else {}), "type": kind}
+    if kind == "allowed_tools" and isinstance(tools := found.get("tools"), list):
+        found["tools"] = [_choice(tool) for tool in tools if _is_offered(tool)]
+    return found
+
+
+def _is_offered(value: Any) -> bool:
+    """Return whether the client runs it: what only a provider runs is in no offer, and in no choice."""
+    return not isinstance(value, dict) or value.get("type", "function") in ("function", "custom", *BY_TYPE)
 
 
 def _choice_kind(value: Any) -> str:
-    return "mode" if isinstance(value, str) else "tool"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "mode" if kind is None else "allowed_tools" if kind == "allowed_tools" else "tool"
 
 
 Choice: TypeAlias = Annotated[
     Annotated[
-        Annotated[Literal["auto", "none", "required"], Tag("mode")] | Annotated[NamedTool, Tag("tool")],
+        Annotated[Literal["auto", "none", "required"], Tag("mode")]
+        | Annotated[NamedTool, Tag("tool")]
+        | Annotated[AllowedTools, Tag("allowed_tools")],
         Discriminator(_choice_kind),
     ],
     BeforeValidator(_choice, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
@@ -122,8 +168,32 @@ Choice: TypeAlias = Annotated[
 CHOICE = Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark")
 
 
-def chosen(choice: str | NamedTool | None) -> tuple[ToolChoice, str | None]:
-    """Return whether a tool must be called, and the client's name of the one that must."""
-    if isinstance(choice, NamedTool):
-        return ToolChoice.REQUIRED, choice.name
-    return ToolChoice.AUTO if choice is None else ToolChoice(choice), None
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a tool choice makes of the tools."""
+
+    mode: ToolChoice
+    only: str | None
+    """The one tool that must be called."""
+    tools: tuple[Tool, ...]
+
+
+def chosen(
+    choice: str | NamedTool | AllowedTools | None,
+    tools: Sequence[Tool],
+    offered_name: Callable[[str], str] = lambda name: name,
+) -> Chosen:
+    """`offered_name`: the prompt's name for a client's. Raise InvalidRequest for an allowed tool that is not
+    there."""
+    match choice:
+        case NamedTool(name=name):
+            return Chosen(ToolChoice.REQUIRED, offered_name(name), tuple(tools))
+        case AllowedTools(mode=mode, tools=allowed):
+            names = {offered_name(tool.name) for tool in allowed}
+            if missing := names - {tool.name for tool in tools}:
+                raise InvalidRequest(
+                    f"tool_choice: none of the tools is named {min(missing)!r}", param="tool_choice"
+                )
+            return Chosen(ToolChoice(mode), None, tuple(tool for tool in tools if tool.name in names))
+        case _:
+            return Chosen(ToolChoice.AUTO if choice is None else ToolChoice(choice), None, tuple(tools))

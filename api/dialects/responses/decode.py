@@ -28,14 +28,14 @@ def generation_request(
 ) -> GenerationRequest:
     """Decode the body. `messages` are the whole conversation, `offered` its tools; `defaults` of the model's
     name apply to what the body omits."""
-    choice, only_tool = chosen(body.tool_choice)
+    tools = chosen(body.tool_choice, offered.tools, offered.chosen)
     return GenerationRequest(
         public_id=new_id(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
-            tools=tuple(offered.tools),
-            tool_choice=choice,
-            only_tool=None if only_tool is None else offered.chosen(only_tool),
+            tools=tools.tools,
+            tool_choice=tools.mode,
+            only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             template_options=dict(body.chat_template_kwargs or {}),
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),

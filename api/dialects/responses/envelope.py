@@ -18,10 +18,10 @@ from api.answers.input_text import input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
 from api.dialects.openai.encode import logprobs_list
-from api.dialects.openai.tools import NamedTool
+from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool
 from api.dialects.responses.items import sealed
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.responses.tools import Called, given, sent
+from api.dialects.responses.tools import Called, CallKind, action, given, sent
 from api.dialects.spellings import token_bound_of
 from scheduler.events import FinishReason, Usage
 from scheduler.request import Sampling
@@ -147,6 +147,11 @@ class Envelope:
             case "custom":
                 call = {"call_id": block.call_id, **named(called), "input": input_text(arguments)}
                 return {"type": "custom_tool_call", **call}
+            case "local_shell" | "shell" as kind:
+                return {"type": f"{kind}_call", "call_id": block.call_id, "action": action(kind, arguments)}
+            case "apply_patch" as kind:
+                operation = action(kind, arguments)
+                return {"type": "apply_patch_call", "call_id": block.call_id, "operation": operation}
 
     def called(self, offered_name: str) -> Called:
         """Return how the client knows the tool that the model calls so."""
@@ -154,13 +159,12 @@ class Envelope:
 
     def item_id(self, index: int, block: Block) -> str:
         """Derive the item's id from the response's id and the item's index."""
-        match block:
-            case TextBlock():
-                kind = "msg"
-            case ReasoningBlock():
-                kind = "rs"
-            case ToolCallBlock(name=name):
-                kind = "ctc" if self.called(name).kind == "custom" else "fc"
+        kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs"}
+        kind = (
+            _CALL_IDS[self.called(block.name).kind]
+            if isinstance(block, ToolCallBlock)
+            else kinds[type(block)]
+        )
         return f"{kind}_{self.public_id.rpartition('_')[2]}{index:04}"
 
     def items(self, blocks: Sequence[Block], reason: FinishReason) -> list[dict[str, Any]]:
@@ -171,6 +175,15 @@ class Envelope:
             self.item(index, block, "incomplete" if cut and index == last else "completed")
             for index, block in enumerate(blocks)
         ]
+
+
+_CALL_IDS: dict[CallKind, str] = {
+    "function": "fc",
+    "custom": "ctc",
+    "local_shell": "lsh",
+    "shell": "sh",
+    "apply_patch": "apc",
+}
 
 
 def named(called: Called) -> dict[str, str]:
@@ -230,5 +243,10 @@ def _text_format(body: CreateResponse) -> dict[str, Any]:
 
 
 def _tool_choice(body: CreateResponse) -> Any:
-    choice = body.tool_choice
-    return choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto"
+    match body.tool_choice:
+        case NamedTool(type=kind) if kind in BY_TYPE:
+            return {"type": kind}
+        case NamedTool() | AllowedTools() as choice:
+            return choice.model_dump()
+        case choice:
+            return choice or "auto"

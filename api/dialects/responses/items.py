@@ -26,7 +26,7 @@ from api.dialects.openai.messages import (
     spoken,
 )
 from api.dialects.openai.tools import MAX_TOOLS
-from api.dialects.responses.tools import AnyTool, qualified, readable_tools
+from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
 
 
 def _content(value: Any) -> Any:
@@ -86,6 +86,7 @@ _OF_NO_CALL = frozenset(
         "server_label",
     )
 )
+_ACTIONS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 
 
 class _CallItem(_Item):
@@ -94,7 +95,7 @@ class _CallItem(_Item):
 
 
 class Call(_CallItem):
-    """A call of any type. Templates know functions."""
+    """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
 
     name: CalledName
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
@@ -130,6 +131,9 @@ def _arguments_of(kind: Any, value: dict[str, Any]) -> Any:
     if kind == "custom_tool_call":
         text = value.get("input")
         return {"input": text if isinstance(text, str) else "" if text is None else json_of(text)}
+    if isinstance(asked := value.get(_ACTIONS.get(kind, "")), dict):
+        known = own_parameters(str(kind).removesuffix("_call"))
+        return {name: asked[name] for name in known if asked.get(name) is not None}
     if "arguments" in value:
         return value["arguments"]
     return {name: given for name, given in value.items() if name not in _OF_NO_CALL and given is not None}
@@ -276,7 +280,7 @@ def _kind(value: Any) -> str:
         return "other"
     if kind.endswith("_call"):
         has_result = any(value.get(name) is not None for name in ("call_id", *_OUTCOMES))
-        return "function_call" if has_result else "other"
+        return "function_call" if has_result or kind == "local_shell_call" else "other"
     if kind.endswith("_output"):
         return "function_call_output"
     return "message" if value.get("role") is not None and value.get("content") is not None else "other"

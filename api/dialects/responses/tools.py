@@ -6,6 +6,7 @@ knows; one that only the provider runs is left out, and named to the client.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias, assert_never
@@ -16,18 +17,16 @@ from api.bodies.body import Body
 from api.bodies.fields import WithoutEffect
 from api.dialects.foreign import name_unread
 from api.dialects.openai import tools as openai_tools
-from api.dialects.openai.structured import MAX_GRAMMAR_CHARACTERS
-from api.dialects.openai.tools import MAX_TOOLS, LeftOut
+from api.dialects.openai.tools import BY_TYPE, MAX_TOOLS, LeftOut, tool_kind
 from scheduler.errors import InvalidRequest
 from scheduler.request import Tool
-from scheduler.structure import Pattern, Rules
 
 _ONLY_THE_MODEL = "only the model calls tools"
 _ALL_OFFERED = "the server has no tool search, and offers every tool from the start"
 _Callers = Annotated[Any, WithoutEffect(_ONLY_THE_MODEL)]
 _Deferred = Annotated[Any, WithoutEffect(_ALL_OFFERED)]
 
-CallKind = Literal["function", "custom"]
+CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,6 @@ def qualified(namespace: str, name: str) -> str:
     return f"{namespace}__{name}"
 
 
-def _kind(value: Any, *known: str) -> str:
-    """Return the tag of a tool: its type, which a function may omit, or `other` for what is left out."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
-    return "function" if kind is None else kind if kind in known else "other"
-
-
 class FunctionTool(openai_tools.FunctionTool):
     """A function that the client runs."""
 
@@ -70,52 +63,84 @@ class FunctionTool(openai_tools.FunctionTool):
         return Offer(tool, Called("function", tool.name))
 
 
-_INPUT = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "the text, as it is"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-
-class TextFormat(Body):
-    type: Literal["text"]
-
-
-class GrammarFormat(Body):
-    type: Literal["grammar"]
-    syntax: Literal["lark", "regex"]
-    definition: str = Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)
-
-
-class CustomTool(Body):
-    """A tool that the client runs, called with one text, which may have to match a grammar."""
+class CustomTool(openai_tools.CustomDefinition):
+    """A tool that the client runs, called with one text."""
 
     type: Literal["custom"]
-    name: str = Field(min_length=1, max_length=256)
-    description: str | None = None
-    format: Annotated[TextFormat | GrammarFormat, Discriminator("type")] | None = None
     defer_loading: _Deferred = None
     allowed_callers: _Callers = None
 
     def offer(self, place: str) -> Offer:
-        """Offer it as a function with one text, `input`."""
-        called, exact = Called("custom", self.name), f"{place}.format"
-        if not isinstance(self.format, GrammarFormat):
-            return Offer(Tool(self.name, self.description or "", _INPUT, place=exact), called)
-        definition, exact = self.format.definition, f"{exact}.definition"
-        is_lark = self.format.syntax == "lark"
-        what = "Lark grammar" if is_lark else "regular expression"
-        rule = f"`input` matches this {what}:\n{definition}"
-        tool = Tool(
-            self.name,
-            "\n\n".join(filter(None, (self.description, rule))),
-            _INPUT,
-            strict=True,
-            place=exact,
-            text=Rules(definition, exact) if is_lark else Pattern(definition, exact),
-        )
-        return Offer(tool, called)
+        return Offer(self.neutral(place), Called("custom", self.name))
+
+
+class OwnTool(Body):
+    """A tool of the API's own that clients run: its type is its name."""
+
+    type: Literal["local_shell", "shell", "apply_patch"]
+    environment: Annotated[Any, WithoutEffect("the client knows where it runs commands")] = None
+    allowed_callers: _Callers = None
+
+    def offer(self, place: str) -> Offer:
+        kind = self.type
+        return Offer(Tool(kind, _DOES[kind], _PARAMETERS[kind], place=place), Called(kind, kind))
+
+
+_PATCHES = (
+    "Creates, updates or deletes one file. `diff` has the lines of the change, each begun by '+' (added), '-'"
+    " (removed) or ' ' (unchanged), after a line '@@' that may name what they are in; for a new file all of"
+    " its lines, begun by '+'. To delete a file, leave it out."
+)
+_DOES: dict[CallKind, str] = {
+    "local_shell": "Runs one command on the user's machine, and returns what it wrote.",
+    "shell": "Runs shell commands on the user's machine, and returns what they wrote.",
+    "apply_patch": _PATCHES,
+}
+_MILLISECONDS = {"type": "integer", "minimum": 1, "description": "milliseconds"}
+
+
+def _parameters(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_PARAMETERS: dict[CallKind, dict[str, Any]] = {
+    "local_shell": _parameters(
+        {
+            "command": {**_TEXTS, "description": "the program and its arguments"},
+            "working_directory": {"type": "string"},
+            "timeout_ms": _MILLISECONDS,
+        },
+        "command",
+    ),
+    "shell": _parameters(
+        {
+            "commands": {**_TEXTS, "description": "command lines, run in this order"},
+            "timeout_ms": _MILLISECONDS,
+            "max_output_length": {"type": "integer", "minimum": 1, "description": "characters"},
+        },
+        "commands",
+    ),
+    "apply_patch": _parameters(
+        {
+            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            "path": {"type": "string"},
+            "diff": {"type": "string"},
+        },
+        "type",
+        "path",
+    ),
+}
+
+
+def own_parameters(kind: str) -> Sequence[str]:
+    """Return the names of the parameters of one of the API's own tools."""
+    return next((tuple(found["properties"]) for name, found in _PARAMETERS.items() if name == kind), ())
 
 
 class NamespaceTool(Body):
@@ -131,7 +156,7 @@ class NamespaceTool(Body):
                 Annotated[FunctionTool, Tag("function")]
                 | Annotated[CustomTool, Tag("custom")]
                 | Annotated[LeftOut, Tag("other")],
-                Discriminator(lambda value: _kind(value, "function", "custom")),
+                Discriminator(tool_kind),
             ]
         ],
         Field(max_length=MAX_TOOLS, fail_fast=True),
@@ -150,12 +175,20 @@ class NamespaceTool(Body):
             )
 
 
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
+    if kind == "shell" and isinstance(value, dict) and isinstance(where := value.get("environment"), dict):
+        return "own" if where.get("type") in (None, "local") else "other"
+    return kind if kind == "namespace" else "own" if kind in BY_TYPE else tool_kind(value)
+
+
 AnyTool: TypeAlias = Annotated[
     Annotated[FunctionTool, Tag("function")]
     | Annotated[CustomTool, Tag("custom")]
     | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[OwnTool, Tag("own")]
     | Annotated[LeftOut, Tag("other")],
-    Discriminator(lambda value: _kind(value, "function", "custom", "namespace")),
+    Discriminator(_kind),
 ]
 
 
@@ -166,7 +199,7 @@ def offers(tools: Sequence[AnyTool] | None, place: str = "tools") -> list[Offer]
         match tool:
             case NamespaceTool():
                 found.extend(tool.offers(f"{place}.{i}"))
-            case FunctionTool() | CustomTool():
+            case FunctionTool() | CustomTool() | OwnTool():
                 found.append(tool.offer(f"{place}.{i}"))
             case dict():
                 pass
@@ -251,3 +284,31 @@ def given(body: Body) -> dict[str, Any]:
         for name, value in fields
         if value is not None
     }
+
+
+_UNSENT: dict[CallKind, dict[str, Any]] = {
+    "local_shell": {"type": "exec", "command": [], "env": {}},
+    "shell": {"commands": []},
+    "apply_patch": {"type": "update_file", "path": "", "diff": ""},
+}
+"""What stands in an item until its call is over, and in one whose call cannot be read."""
+
+
+def action(kind: CallKind, arguments: str) -> dict[str, Any]:
+    """Return what a call of one of the API's own tools is to do, from its arguments."""
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return _UNSENT[kind]
+    known = _PARAMETERS[kind]["properties"]
+    given = {name: read[name] for name in known if name in read} if isinstance(read, dict) else {}
+    match kind:
+        case "local_shell" | "shell":
+            lines = "command" if kind == "local_shell" else "commands"
+            # A model that is not held writes one line as a text.
+            if isinstance(one := given.get(lines), str):
+                given[lines] = ["sh", "-c", one] if kind == "local_shell" else [one]
+        case "apply_patch" if given.get("type") == "delete_file":
+            given.pop("diff", None)
+            return given
+    return {**_UNSENT[kind], **given}

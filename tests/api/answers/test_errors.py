@@ -29,11 +29,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools.0.function", ""),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "no tools"),
-    (
-        {"tool_choice": {"type": "allowed_tools", "mode": "auto"}},
-        "tool_choice",
-        "'allowed_tools' is no choice",
-    ),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools", "required"),
+    ({"tool_choice": {"type": "file_search"}}, "tool_choice", "cannot run 'file_search'"),
     ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "the JSON text of one"),

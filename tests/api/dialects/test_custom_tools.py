@@ -1,4 +1,4 @@
-"""Custom tools: offered as functions, called as what the client knows; and the forms of a choice."""
+"""Custom tools and the API's own: offered as functions, called as what the client knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trio.testing import trio_test
 
 from api.answers.input_text import InputText, input_text
 from tests.api.client import client_of
-from tests.api.dialects.test_chat_tools import HERMES
+from tests.api.dialects.test_chat_tools import HERMES, ask
 from tests.api.transcripts import named_events, response_of
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
@@ -56,6 +56,56 @@ async def test_a_custom_tool_is_called_with_raw_text(autojump_clock: trio.testin
     assert b"edit" in bytes(launcher.submits[0].prompt.tolist())
 
 
+OWN = [
+    ("local_shell", {"command": ["ls"]}, "local_shell_call", "action", {"command": ["ls"]}),
+    ("shell", {"commands": ["ls"], "timeout_ms": 5}, "shell_call", "action", {"timeout_ms": 5}),
+    (
+        "apply_patch",
+        {"type": "delete_file", "path": "a"},
+        "apply_patch_call",
+        "operation",
+        {"type": "delete_file", "path": "a"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "kind", "member", "asked"), OWN)
+def test_the_apis_own_tools_are_called_by_their_items(
+    name: str, arguments: dict[str, Any], kind: str, member: str, asked: dict[str, Any]
+) -> None:
+    """Whole and streamed alike; a choice may name one by its type."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        choice = {"type": name}
+        _, whole, events = await respond(call(name, arguments), tools=[{"type": name}], tool_choice=choice)
+        (item,) = whole["output"]
+        assert item["type"] == kind
+        assert item[member].items() >= asked.items()
+        assert whole["tool_choice"] == choice
+        assert response_of(events)["output"][0][member] == item[member]
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_chat_has_custom_tools(autojump_clock: trio.testing.MockClock) -> None:
+    """Whole and streamed alike."""
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "(.|\\n)+"}}
+    tools = [{"type": "custom", "custom": {"name": "edit", "format": grammar}}]
+    status, whole = await ask(call("edit", {"input": PATCH}), tools=tools)
+    assert status == 200, whole
+    (called,) = whole["choices"][0]["message"]["tool_calls"]
+    assert (called["type"], called["custom"]) == ("custom", {"name": "edit", "input": PATCH})
+    _, chunks = await ask(call("edit", {"input": PATCH}), tools=tools, stream=True)
+    pieces = [
+        piece["custom"]["input"]
+        for chunk in chunks[:-1]
+        for piece in chunk["choices"][0]["delta"].get("tool_calls", ())
+    ]
+    assert "".join(pieces) == PATCH
+
+
 FLAT = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("f", "g")]
 CHOICES = [
     ({"type": "auto"}, True, False),
@@ -65,13 +115,15 @@ CHOICES = [
     ({"type": "required"}, True, True),
     ({"type": "tool", "name": "g"}, True, True),
     ({"type": "function", "function": {"name": "g"}}, True, True),
+    ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [FLAT[1]]}}, False, False),
+    ({"type": "allowed_tools", "mode": "required", "tools": [FLAT[1], {"type": "mcp"}]}, False, True),
 ]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @pytest.mark.parametrize(("choice", "has_first", "is_held"), CHOICES)
 def test_a_tool_choice_has_many_forms(path: str, choice: Any, has_first: bool, is_held: bool) -> None:
-    """Flat tools have them too."""
+    """Flat tools have them too; allowed ones alone are offered."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:

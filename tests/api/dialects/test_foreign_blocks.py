@@ -101,8 +101,8 @@ def test_a_reference_in_a_tools_result_is_a_line_of_text() -> None:
 
 @trio_test
 async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.testing.MockClock) -> None:
-    """A tool whose loading is deferred is offered; one with a type of Anthropic's own, or that its code
-    calls, is not, nor are edits of the context made."""
+    """A tool whose loading is deferred is offered, and one with a type that its client runs; what only
+    Anthropic runs, or its code calls, is not, nor are edits of the context made."""
     scheduler = make_scheduler(Playback("ok"), answer_format=form("json_tools", "think"))
     tools = [
         {"name": "f", "input_schema": {"type": "object"}, "defer_loading": True},
@@ -111,6 +111,8 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
         {"type": "computer_20250124", "name": "computer", "display_width_px": 1, "display_height_px": 1},
         {"name": "g", "input_schema": {}, "allowed_callers": ["code_execution_20260120"]},
         {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "edit", "max_characters": 5},
+        {"type": "memory_20250818", "name": "memory"},
         {"name": "h", "input_schema": [], "allowed_callers": ["direct", "x"], "input_examples": [{"a": 1}]},
     ]
     edits = [
@@ -126,13 +128,13 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
         "messages[].content[].type:web_search_tool_result",
         "tools[].allowed_callers:code_execution_20260120",
         "tools[].input_examples",
-        "tools[].type:bash_20250124",
         "tools[].type:computer_20250124",
         "tools[].type:tool_search_tool_regex_20251119",
         "tools[].type:web_search_20250305",
     ]
     offered = prompt_of(messages=body["messages"], tools=tools).offered_tools
-    assert [tool.name for tool in offered] == ["f", "h"]
+    assert [tool.name for tool in offered] == ["f", "bash", "edit", "memory", "h"]
+    assert all("command" in tool.parameters["properties"] for tool in offered[1:4])
 
 
 EMPTIES: list[Any] = [None, [], "", [None], [""], ["a"], [{"type": "text"}], [{"type": "text", "text": None}]]

@@ -228,6 +228,20 @@ CALLS: list[tuple[list[Any], list[tuple[str, dict[str, Any]]], list[str]]] = [
     ),
     (
         [
+            {
+                "type": "local_shell_call",
+                "id": "lsh_1",
+                "call_id": "c",
+                "action": {"type": "exec", "command": ["ls"], "env": {}, "timeout_ms": None},
+                "status": "completed",
+            },
+            {"type": "local_shell_call_output", "id": "c", "output": '{"output": "a"}'},
+        ],
+        [("local_shell", {"command": ["ls"]})],
+        ['{"output": "a"}'],
+    ),
+    (
+        [
             {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls", "pwd"]}},
             {
                 "type": "shell_call_output",
@@ -235,7 +249,7 @@ CALLS: list[tuple[list[Any], list[tuple[str, dict[str, Any]]], list[str]]] = [
                 "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
             },
         ],
-        [("shell", {"action": {"commands": ["ls", "pwd"]}})],
+        [("shell", {"commands": ["ls", "pwd"]})],
         ['[{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]'],
     ),
     (
@@ -248,7 +262,7 @@ CALLS: list[tuple[list[Any], list[tuple[str, dict[str, Any]]], list[str]]] = [
             },
             {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
         ],
-        [("apply_patch", {"operation": {"type": "delete_file", "path": "a"}})],
+        [("apply_patch", {"type": "delete_file", "path": "a"})],
         ["failed"],
     ),
     (
