@@ -56,6 +56,12 @@ def end_stages() -> None:
         click.echo("\r\x1b[K", nl=False)
 
 
+def show_ready(whose: str) -> None:
+    """Show that an engine that had ended serves again."""
+    if sys.stdout.isatty():
+        click.echo(f"\r\x1b[Kready      {whose}the engine serves again")
+
+
 def _tried(url: str, question: str, *, has_keys: bool) -> str:
     """Return a command for a shell that asks the server something, and prints the answer's text."""
     asked = {"messages": [{"role": "user", "content": question}], "max_tokens": 200, "temperature": 0}

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from api.access.api_keys import ApiKeys
-from api.announcement import end_stages, show_stage
+from api.announcement import end_stages, show_ready, show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
 from api.options.model_list import EMBEDDED, ModelOptions, models_of
@@ -292,6 +292,8 @@ class _Loading:
         self.tell: Callable[[str], None] = lambda stage: None
         self._model = model
         self._engines = engines
+        self._served: set[str] = set()
+        """Engines that have served before."""
 
     def show(self, engine: str, stage: str) -> None:
         where = "" if self._engines == 1 else f"engine {engine}: "
@@ -299,7 +301,10 @@ class _Loading:
         if stage:
             show_stage(f"{whose}{stage}")
             _log.info("engine_loading", model=self._model or None, engine=engine, stage=stage)
+        elif engine in self._served:
+            show_ready(whose)
         else:
+            self._served.add(engine)
             end_stages()
         self.tell(stage)
 

@@ -20,7 +20,6 @@ from scheduler.errors import (
     DeadlineExceeded,
     EngineFailure,
     EngineLost,
-    HoldRefused,
     InvalidRequest,
     LastEngine,
     ModelNotFound,
@@ -160,7 +159,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
         case ModelNotFound() | UnknownEngine() | UnknownRequest():
             return 404, "invalid_request_error"
-        case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
+        case LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"

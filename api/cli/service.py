@@ -186,7 +186,7 @@ def install(installed: Service, engine: bool, shows: bool, arguments: tuple[str,
     --engine they are those of penstock engine.
     """
     on_mac = sys.platform == "darwin"
-    kept = {*_KEPT, *(variable(name) for option in options() for name in option.names)}
+    kept = {*_KEPT, *(variable(option.field) for option in options())}
     variables = {name: value for name, value in sorted(os.environ.items()) if name in kept}
     if not on_mac and installed.environment.exists():
         lines = shlex.split(installed.environment.read_text("utf-8"), comments=True)
@@ -248,18 +248,6 @@ def uninstall(installed: Service) -> None:
         _ask(*installed.systemctl, "daemon-reload")
         if installed.environment.exists():
             click.echo(f"kept       {installed.environment}, which may hold keys")
-
-
-@service.command()
-@_of_service
-def status(installed: Service) -> None:
-    """Show what systemd or launchd says of the service, with its exit code."""
-    if sys.platform == "darwin":
-        ended = [subprocess.run(["launchctl", "print", one], check=False) for one in installed.targets]
-        sys.exit(min(done.returncode for done in ended))
-    sys.exit(
-        _ask(*installed.systemctl, "--no-pager", "status", installed.unit.name, may_fail=True, shows=True)
-    )
 
 
 @service.command(hidden=True, context_settings=_REST)
@@ -440,12 +428,10 @@ def _polls(seconds: float) -> Iterator[None]:
         yield
 
 
-def _ask(*command: str, may_fail: bool = False, shows: bool = False) -> int:
+def _ask(*command: str, may_fail: bool = False) -> int:
     """Return the command's exit code. Raise OperatorError if it is not there, or fails and may not."""
     try:
-        done = subprocess.run(
-            command, capture_output=not shows, text=True, check=False, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise OperatorError(
             f"{command[0]}: {error.strerror}. Without it, let what this machine starts by itself run"

@@ -42,9 +42,9 @@ class Meaning(Generic[_T]):
     def read(self, body: BaseModel) -> Asked[_T] | None:
         """Return what the body says. Raise ValueError if it says two different things."""
         asked = [
-            Asked(path, said)
+            Asked(path, meant)
             for path, read in self.spellings.items()
-            if (value := value_at(body, path)) is not None and (said := read(value, path)) is not None
+            if (value := value_at(body, path)) is not None and (meant := read(value, path)) is not None
         ]
         if any(one.value != asked[0].value for one in asked):
             raise ValueError(" and ".join(one.path for one in asked) + " differ: send only one of them")

@@ -107,7 +107,7 @@ class _Served:
 
     def _stream(self, prompt: Sequence[int], tokens: int, together: Barrier) -> None:
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": tokens, "stream": True}
-        body |= { "ignore_eos": True, "temperature": 0}
+        body |= {"ignore_eos": True, "temperature": 0}
         # httpx would take ten times the processor time.
         with closing(HTTPConnection(self.address, timeout=_TIMEOUT_SECONDS)) as http:
             http.connect()

@@ -51,7 +51,6 @@ MIB = 1 << 20
 FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), SupervisionConfig()
 
 CLAIMS = [
-    ("docs/features.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
     ("docs/capacity.md", "{} of what Metal recommends", limits._OF_DEVICE),
     ("docs/capacity.md", "buffers** are {} % of the limit", round(limits._POOL * 100)),
     ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),

@@ -56,8 +56,8 @@ class Holds(Generic[SegmentT, SnapshotT]):
         return ""
 
     def _yielding(self, tenant: str, new: int, room: int) -> list[Node[SegmentT, SnapshotT]]:
-        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of whoever
-        holds most, those that end first. None, if they would not."""
+        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of the one
+        that holds most, those that end first. None, if they would not."""
         ended = list[Node[SegmentT, SnapshotT]]()
         if (lacking := self.nbytes + new - room) <= 0:
             return ended

@@ -20,10 +20,10 @@ STAGES = {
     "bench scenarios": "loadtests.scenario.shipped",
     "chat hello": "api.cli.chat.address",
     "doctor": "api.cli.doctor.command.gather",
-    "launch claude": "api.cli.launch.command.address",
+    "launch claude": "api.cli.launch.command._executable",
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.disk_models.hub_cache",
-    "service status": "api.cli.service.subprocess.run",
+    "service install": "api.cli.service._checked",
 }
 """Where a command's work begins."""
 

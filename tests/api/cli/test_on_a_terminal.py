@@ -153,6 +153,6 @@ def test_a_server_says_when_its_engine_serves_again(tmp_path: Path) -> None:
         os.kill(engine, signal.SIGKILL)
         terminal.wait_for(b"\x1b[Krestarting the engine was killed by SIGKILL")
         terminal.wait_for(b"\x1b[Kloading    reading the tokenizer")
-        terminal.wait_for(b"\r\x1b[K")
+        terminal.wait_for(b"\x1b[Kready      the engine serves again\r\n")
         terminal.press(CTRL_C)
         assert terminal.exit_code() == 0
