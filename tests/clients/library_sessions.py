@@ -104,14 +104,10 @@ def together() -> list[tuple[str, ...]]:
 
 def told_by(session: LibrarySession, given: Iterable[str]) -> list[dict[str, Any]]:
     """Run its program, and return what it told, line by line."""
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    ran = subprocess.run(
-        [*session.command, *given],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        env={**kept, "PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)},
-    )
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= {"PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)}
+    command = [*session.command, *given]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=env)
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr[-4000:]}"
     return [json.loads(line) for line in ran.stdout.splitlines()]
 

@@ -12,26 +12,14 @@ import pytest
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task
 from scheduler.prompt.model_folder import inspect
-from scheduler.shared.pooling import Pooler
-from tests.fakes.embedder_folder import (
-    SHAPE,
-    modes,
-    write_embedder,
-    write_modules,
-    write_reranker,
-)
+from scheduler.shared.pooling import PooledTokens, Pooler
+from tests.fakes.embedder_folder import SHAPE, modes, write_embedder, write_modules, write_reranker
 
 
 def embedder_in(folder: Path, task: Task = "auto", **options: Any) -> Embedder:
     found = inspect(folder, task, **options).embedder
     assert found is not None
     return found
-
-
-def pooler_in(folder: Path, task: Task = "auto") -> Pooler:
-    pooler = embedder_in(folder, task).pooler
-    assert pooler is not None
-    return pooler
 
 
 def pooling(folder: Path, **content: Any) -> Path:
@@ -48,11 +36,11 @@ def test_a_chat_model_is_no_embedder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "named"), [("last", "lasttoken"), ("mean", "mean")])
-def test_both_spellings_of_pooling_are_read(tokens: str, named: str, tmp_path: Path) -> None:
+def test_both_spellings_of_pooling_are_read(tokens: PooledTokens, named: str, tmp_path: Path) -> None:
     """A switch for each mode, and sentence-transformers 5.4's one name."""
     folder = write_embedder(tmp_path / "model")
-    assert pooler_in(pooling(folder, **modes(tokens))).tokens == tokens
-    assert pooler_in(pooling(folder, pooling_mode=named)).tokens == tokens
+    assert embedder_in(pooling(folder, **modes(tokens))).pooler == Pooler(tokens)
+    assert embedder_in(pooling(folder, pooling_mode=named)).pooler == Pooler(tokens)
 
 
 def test_dense_layers_and_length_are_read(tmp_path: Path) -> None:
@@ -71,12 +59,9 @@ def test_a_reranker_names_its_tokens(tmp_path: Path) -> None:
     assert (found.kind, found.pooler, found.answers) == ("rerank", None, (7, 3))
     alone = embedder_in(write_reranker(tmp_path / "one", false_token=None))
     assert alone.answers == (7,)
-    logits, total = (1.5, 0.25), 3.0
-    assert found.relevance([*(one - total for one in logits), total]) == pytest.approx(
-        1 / (1 + math.exp(-1.25))
-    )
-    assert alone.relevance([logits[0] - total, total]) == pytest.approx(1 / (1 + math.exp(-1.5)))
-    assert found.relevance([0.0, -1e4, total]) == 1.0
+    assert found.relevance([-1.5, -2.75, 3.0]) == pytest.approx(1 / (1 + math.exp(-1.25)))
+    assert alone.relevance([-1.5, 3.0]) == pytest.approx(1 / (1 + math.exp(-1.5)))
+    assert found.relevance([0.0, -1e4, 3.0]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -118,7 +103,7 @@ def test_a_folder_that_says_nothing_gets_the_convention_of_the_task(tmp_path: Pa
     """mlx-lm's conversions keep none of these files. A reranker's tokens are then words of its vocabulary."""
     folder = write_embedder(tmp_path / "model")
     (folder / "modules.json").unlink()
-    assert pooler_in(folder, "embedding") == Pooler("last", normalize=True)
+    assert embedder_in(folder, "embedding").pooler == Pooler("last", normalize=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"] |= {"yes": 40, "no": 41}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -140,7 +125,7 @@ def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> No
     gemma: dict[str, Any] = {"use_bidirectional_attention": True, "model_type": "gemma3_text"}
     gemma["hidden_act"] = "gelu_pytorch_tanh"
     folder = write_embedder(tmp_path / "gemma", "mean", **gemma)
-    assert pooler_in(folder).two_way
+    assert embedder_in(folder).pooler == Pooler("mean", two_way=True)
     (folder / "modules.json").unlink()
     with pytest.raises(StartupError, match=r"no modules\.json that says how"):
         inspect(folder)
@@ -155,10 +140,7 @@ def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> No
     ("content", "words"),
     [
         (modes("pooling_mode_max_tokens"), "pools by pooling_mode_max_tokens"),
-        (
-            modes("last") | {"pooling_mode_mean_tokens": True},
-            "mean and lasttoken|lasttoken and mean",
-        ),
+        (modes("last") | {"pooling_mode_mean_tokens": True}, "mean and lasttoken|lasttoken and mean"),
         ({"pooling_mode": "weightedmean"}, "pools by weightedmean"),
         ({"pooling_mode": "cls"}, "pools by cls"),
         ({}, "pools by nothing"),
