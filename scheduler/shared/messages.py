@@ -25,7 +25,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 33
+PROTOCOL_VERSION = 34
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -104,8 +104,6 @@ class EngineConfig(WireStruct, frozen=True):
     pooler: Pooler | None = None
     """Set for an embedder: each Submit asks for a vector, and no token is computed. None if the model writes
     tokens."""
-    yields: bool = False
-    """Whether to yield the processor to the engines of chats."""
     model: str = ""
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
@@ -119,6 +117,8 @@ class EngineConfig(WireStruct, frozen=True):
     max_model_len: int | None = None
     """The operator's context in tokens, by which longrope models choose their factors; None for the model's
     own."""
+    yields: bool = False
+    """Whether to yield the processor to the engines of chats."""
 
 
 class MemoryPart(WireStruct, frozen=True):
