@@ -26,7 +26,6 @@ from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
 from api.access.request_origin import OriginCheck
 from api.admin.cache import cache_routes
-from api.admin.engines import engine_routes
 from api.admin.exposition import metrics_routes
 from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
@@ -111,7 +110,6 @@ def make_app(
         probe_routes(models, options.stall_seconds),
         operations_routes(models, reports),
         cache_routes(models),
-        engine_routes(models),
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)

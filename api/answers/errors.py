@@ -23,17 +23,13 @@ from scheduler.errors import (
     EngineLost,
     HoldRefused,
     InvalidRequest,
-    LastEngine,
     ModelNotFound,
-    NodesDecide,
     PromptTooLong,
     QueueFull,
     QueueTimeout,
     SchedulerError,
     TenantLimit,
-    TooManyEngines,
     Unavailable,
-    UnknownEngine,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -159,9 +155,9 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownRequest():
+        case ModelNotFound() | UnknownRequest():
             return 404, "invalid_request_error"
-        case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
+        case HoldRefused():
             return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"

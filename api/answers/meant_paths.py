@@ -23,7 +23,6 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "/v1/models": "GET",
         "/v1/scheduler": "GET",
         "/v1/cache": "GET",
-        "/v1/engines": "GET",
         "/health": "GET",
         "/ready": "GET",
         "/metrics": "GET",

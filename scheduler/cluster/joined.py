@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
-from scheduler.errors import TooManyEngines
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed
 from scheduler.processes.process import Exit, Session
@@ -157,13 +157,12 @@ class JoinedEngines:
         )
 
     def _add(self, dialed: Dialed) -> None:
+        if len(self._engines.names) >= MOST_ENGINES:
+            self._refuse(dialed, f"there are {MOST_ENGINES} engines, as many as there may be")
+            return
         launcher = JoinedLauncher()
         launcher.offer(dialed)
-        try:
-            engine = self._engines.add(launcher)
-        except TooManyEngines as error:
-            self._refuse(dialed, str(error))
-            return
+        engine = self._engines.add(launcher)
         _log.info("machine_joined", machine=dialed.host, address=dialed.address, engine=engine.name)
         self._members[dialed.host] = _Member(launcher, engine.name, dialed.address)
 

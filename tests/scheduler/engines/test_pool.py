@@ -3,7 +3,6 @@ poison takes no second engine with it."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
-from scheduler.errors import Draining, LastEngine
+from scheduler.errors import Draining
 from scheduler.prefix_estimate import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
@@ -28,7 +27,7 @@ from scheduler.shared.messages import (
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
-from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.engines.bench import NoLauncher, PoolBench
 from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
 from tests.scheduler.requests.records import events_of, finals_of, text_of
 
@@ -119,12 +118,12 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def add(self) -> None:
         if len(self.engines) < 6:
-            self.bench.pool.add()
+            self.bench.pool.add(NoLauncher())
 
     @rule(which=numbers)
-    def drain(self, which: int) -> None:
-        with suppress(LastEngine):
-            self.bench.pool.drain(self.engines[which % len(self.engines)].name)
+    def remove(self, which: int) -> None:
+        if len(self.engines) > 1:
+            self.bench.pool.remove(self.engines[which % len(self.engines)].name)
 
     @invariant()
     def no_engine_has_more_than_it_may(self) -> None:
@@ -430,7 +429,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.ready(0, 1)
     suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
     bench.trust(1)
-    bench.pool.drain("0")
+    bench.pool.remove("0")
     bench.die(0)
     assert bench.pool.names == ["1"]
     assert [record.engine for record in suspects].count("1") == 1

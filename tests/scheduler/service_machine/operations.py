@@ -27,7 +27,7 @@ from scheduler.shared.messages import (
 )
 from tests.fakes.faulty_backend import METAL_TIMEOUT
 from tests.scheduler.engines.engine_lives import READY
-from tests.scheduler.service_machine.engine_process import UNSENDABLE, EngineProcess
+from tests.scheduler.service_machine.engine_process import UNSENDABLE, EngineProcess, ProcessesLauncher
 from tests.scheduler.service_machine.world import ADAPTERS, Client, Setup, World
 
 WEIGHTS = {
@@ -195,9 +195,11 @@ def _client(world: World, draw: random.Random, model: int) -> Client:
 def _change_engines(pool: Pool, kind: str, draw: random.Random) -> None:
     match kind, pool.names:
         case "add", names if len(names) < 5:
-            pool.add()
+            launcher = pool._provision.launcher_of(0)
+            assert isinstance(launcher, ProcessesLauncher)
+            launcher.place = (launcher.place[0], int(pool.add(launcher).name))
         case "drain", [_, *_] as names:
-            pool.drain(draw.choice(names))
+            pool.remove(draw.choice(names))
         case "retry", [_, *_] as names:
             pool.retry(draw.choice(names))
         case _:

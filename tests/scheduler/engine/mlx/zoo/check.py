@@ -23,7 +23,7 @@ from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend
-from scheduler.engine.pace import PrefillBudget, PrefillPace
+from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, KvCacheDtype, Ready, StepOutput, Submit
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, kv_bytes, prompt_of, request
@@ -52,8 +52,8 @@ class _RandomPace(PrefillPace):
 
     generator: random.Random = field(default_factory=lambda: random.Random(4))
 
-    def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
-        return PrefillBudget(self.generator.choice([8, 25, 50, 96]), "unknown_speed")
+    def budget(self, decoding: int, prefilling: int, context: int) -> int:
+        return self.generator.choice([8, 25, 50, 96])
 
 
 class Engine:
