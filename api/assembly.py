@@ -187,7 +187,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         config,
         preparation,
         EngineProvision(
-            _launchers(shared.blas, config, alone=alone),
+            _launchers(shared.blas, config),
             (lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
             loading.show,
         ),
@@ -277,21 +277,18 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
-def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Launchers:
+def _launchers(blas: BlasChoice, config: SchedulerConfig) -> Launchers:
     """Return the launchers. Each engine gets its share of the machine, where the operator's environment
-    leaves the choice.
-
-    Several models share all cores: which of them is busy changes, and an idle one needs no core."""
+    leaves the choice."""
     environment = engine_environment(os.environ)
-    cores, gpus = sorted(cores_of_process()), gpus_of(environment)
+    cores, gpus = cores_of_process(), gpus_of(environment)
 
     def launcher(number: int) -> ProcessLauncher:
         share = share_of(number, config.engines, cores, gpus)
-        own = {**share.environment, **environment}
+        own = {**share, **environment}
         if gpus and config.engines > 1:
-            own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
-        pinned = share.cores if alone else None
-        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)
+            own["CUDA_VISIBLE_DEVICES"] = share["CUDA_VISIBLE_DEVICES"]
+        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds)
 
     return launcher
 

@@ -20,7 +20,6 @@ from scheduler.engines.condition import EngineEvent, EngineState, condition_of, 
 from scheduler.engines.deadlines import load_limit_seconds
 from scheduler.engines.death import Death, conclude
 from scheduler.errors import LinkError, StartupError
-from scheduler.processes.backoff import Backoff
 from scheduler.processes.channel import Channel, EngineGone
 from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.shared.messages import (
@@ -106,6 +105,23 @@ class Ending:
     def lasted(self, seconds: float) -> bool:
         """Return whether the process has been ready for at least `seconds`."""
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
+
+
+class Backoff:
+    """How long to wait before a process is started again: twice as long each time, until one has lasted."""
+
+    def __init__(self, first_seconds: float, limit_seconds: float) -> None:
+        self._first, self._limit = first_seconds, limit_seconds
+        self.seconds = first_seconds
+        """Pause before the next start."""
+
+    def lasted(self) -> None:
+        """Begin again with the first pause: the last process has lasted, so that its end is no failure to
+        start."""
+        self.seconds = self._first
+
+    def waited(self) -> None:
+        self.seconds = min(self.seconds * 2, self._limit)
 
 
 class Supervisor:

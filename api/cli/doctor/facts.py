@@ -125,7 +125,7 @@ def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
         limit_bytes=next((one.plan.limit_bytes for one in models if one.plan is not None), 0),
         physical_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         available_bytes=system_reader()().available_bytes,
-        cores=len(cores_of_process()),
+        cores=cores_of_process(),
         ports=tuple(port_fact(number) for number in ports),
         disks=(disk("models", disk_models.hub_cache()), disk("caches", caches)),
         variable_error=_variable_error(os.environ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from typing import NoReturn
 
 import pytest
@@ -60,7 +59,7 @@ async def test_the_link_of_an_engine_has_them() -> None:
         found.append(_room(stream.socket))
         return False
 
-    await ChildProcess("engine", "this", [], os.environ, 5.0, stdout=subprocess.DEVNULL).run(talk)
+    await ChildProcess("engine", "this", [], os.environ, 5.0).run(talk)
     assert found[0] > MACOS_BYTES
 
 
