@@ -159,8 +159,7 @@ async def operate(world: World, nursery: trio.Nursery, operation: Operation) -> 
         case "launches_fail":
             world.machine.failing_launches = draw.randint(1, 3)
         case "add" | "drain" | "retry" as kind:
-            with suppress(SchedulerError):
-                _change_engines(pool, kind, draw)
+            _change_engines(pool, kind, draw)
         case "load" if len(world.fleet) > 1:
             world.fleet.load(model, trio.current_time())
         case "unload" if len(world.fleet) > 1:
@@ -199,7 +198,9 @@ def _change_engines(pool: Pool, kind: str, draw: random.Random) -> None:
             assert isinstance(launcher, ProcessesLauncher)
             launcher.place = (launcher.place[0], int(pool.add(launcher).name))
         case "drain", [_, *_] as names:
-            pool.remove(draw.choice(names))
+            name = draw.choice(names)
+            if any(one.name != name and not one.draining and not one.failed for one in pool):
+                pool.remove(name)
         case "retry", [_, *_] as names:
             pool.retry(draw.choice(names))
         case _:
