@@ -314,6 +314,26 @@ def test_a_suspect_at_its_limit_that_had_company_is_alone_the_next_time() -> Non
     assert bench.on_board(0) == [first, new, late], "neither it nor the other one needs to be alone"
 
 
+def test_a_suspect_at_its_limit_boards_beside_trusted_requests_only() -> None:
+    """Its engine has left the pool: where it goes on, a new one could be blamed for its next death."""
+    bench = PoolBench(2, slots=4)
+    bench.ready(0, 1)
+    suspect = bench.arrive()
+    for _ in range(MOST_DEATHS - 1):
+        bench.die(0, DeathCause.HUNG, [suspect])
+        bench.ready(0)
+    for _ in range(3):
+        bench.arrive()
+    assert [len(bench.on_board(name)) for name in (0, 1)] == [2, 2]
+    bench.pool.remove("0")
+    bench.die(0, DeathCause.HUNG)
+    assert suspect.deaths == MOST_DEATHS
+    assert bench.engine(1).quarantined
+    assert any(one is suspect for one in bench.awaiting)
+    bench.trust(1)
+    assert any(one is suspect for one in bench.on_board(1))
+
+
 def test_who_was_not_in_the_step_is_no_suspect() -> None:
     """It came while another one's prompt was computed: it goes on as if nothing had happened."""
     bench = PoolBench(1, slots=4)
