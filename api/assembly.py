@@ -36,7 +36,6 @@ from scheduler.answer.notations.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
-from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.errors import OptionError, StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -44,6 +43,7 @@ from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.processes.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder
 from scheduler.prompt.embedder import Embedder
@@ -255,10 +255,10 @@ def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder |
 
 
 def _unheld(form: AnswerFormat) -> str:
-    dialect = notation_of(form, lambda token: True)
-    if not isinstance(dialect, Unheld):
+    notation = notation_of(form, lambda token: True)
+    if not isinstance(notation, Unheld):
         return ""
-    return f"; no call can be held to a schema: the dialect {dialect.name} {dialect.why}"
+    return f"; no call can be held to a schema: the notation {notation.name} {notation.why}"
 
 
 def _names(options: ModelOptions, found: _Found) -> list[str]:

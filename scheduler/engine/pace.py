@@ -30,8 +30,6 @@ token costs without context is not known: it may seem to cost nothing, and 2,048
 target."""
 _LATEST = 32
 """Chunks that the line still remembers: the first of them counts a tenth."""
-
-
 _ROWS = 32
 _TOKENS = 64
 _TOKENS_CONTEXT = 1 << 18

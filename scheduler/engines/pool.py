@@ -435,7 +435,7 @@ class Pool:
         reason."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
-        return next((engine.failure for engine in self), None)
+        return next((engine.supervisor.failure for engine in self), None)
 
     @property
     def _ends_with_first_engines(self) -> bool:

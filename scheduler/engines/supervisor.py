@@ -107,23 +107,6 @@ class Ending:
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
 
 
-class Backoff:
-    """How long to wait before a process is started again: twice as long each time, until one has lasted."""
-
-    def __init__(self, first_seconds: float, limit_seconds: float) -> None:
-        self._first, self._limit = first_seconds, limit_seconds
-        self.seconds = first_seconds
-        """Pause before the next start."""
-
-    def lasted(self) -> None:
-        """Begin again with the first pause: the last process has lasted, so that its end is no failure to
-        start."""
-        self.seconds = self._first
-
-    def waited(self) -> None:
-        self.seconds = min(self.seconds * 2, self._limit)
-
-
 class Supervisor:
     """Owns the engine process for as long as `run` runs, which may be several times."""
 
@@ -226,7 +209,7 @@ class Supervisor:
             self._move(EngineEvent.GONE)
 
     async def _keep_alive(self) -> None:
-        backoff = Backoff(self._config.backoff_first_seconds, self._config.backoff_limit_seconds)
+        pause_seconds = self._config.backoff_first_seconds
         while True:
             ending = Ending()
             try:
@@ -252,7 +235,8 @@ class Supervisor:
                     ending.cause if ending.reported_fault else self._last_death + _hint(exit_)
                 )
             if ending.lasted(self._config.stable_seconds):
-                backoff.lasted()
+                # Its end is no failure to start.
+                pause_seconds = self._config.backoff_first_seconds
             self.restarts += 1
             _log.error(
                 "engine_died",
@@ -261,11 +245,11 @@ class Supervisor:
                 detail=death.detail,
                 exit=str(exit_),
                 restarts=self.restarts,
-                restart_in_seconds=backoff.seconds,
+                restart_in_seconds=pause_seconds,
                 last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
             )
-            await trio.sleep(backoff.seconds)
-            backoff.waited()
+            await trio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, self._config.backoff_limit_seconds)
             self._move(EngineEvent.RETRY)
 
     def _move(self, event: EngineEvent) -> None:

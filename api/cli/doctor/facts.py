@@ -24,8 +24,8 @@ from api.options.back_end import installed_back_ends
 from api.options.options import refuse_unknown_variables
 from api.version import PACKAGE, Version, own_version, release_of
 from scheduler.engine.budget.readings import system_reader
-from scheduler.engines.machine_share import cores_of_process, gpus_of
 from scheduler.errors import OptionError
+from scheduler.processes.machine_share import cores_of_process, gpus_of
 from scheduler.shared.user_cache import user_cache_folder
 
 _HOST = "127.0.0.1"

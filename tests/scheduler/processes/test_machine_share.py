@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engines.machine_share import gpus_of, share_of, sharers_of
+from scheduler.processes.machine_share import gpus_of, share_of, sharers_of
 
 
 def test_one_engine_has_the_machine() -> None:
