@@ -36,6 +36,10 @@ chaos: $(VENV)/test
 fuzz: $(VENV)/test
 	$(VENV)/bin/penstock bench dev fuzz $(ARGS)
 
+# Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
+cluster: $(VENV)/cluster
+	$(VENV)/bin/pytest tests/cluster $(ARGS)
+
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
 # Without names also many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
@@ -100,6 +104,11 @@ $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
 $(VENV)/test: $(INPUTS) | $(VENV)/bin/pip
 	@echo "installing Penstock and what its tests need"
 	@$(PIP) -e '.[$(BACKEND),test]'
+	@touch $@
+
+$(VENV)/cluster: $(VENV)/test
+	@echo "installing Ray"
+	@$(PIP) -e '.[$(BACKEND),test,cluster]'
 	@touch $@
 
 # Frameworks of clients, in an environment of their own: tests/clients.

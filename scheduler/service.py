@@ -111,6 +111,11 @@ class Scheduler:
         numbered first, then those of the second, and so on. Leaving the block early cancels them. A list is
         emptied when they are accepted, so that nobody holds the texts of prompts that are tokens.
 
+            async with scheduler.stream(GenerationRequest("chatcmpl-1", ChatPrompt(messages))) as stream:
+                with suppress(trio.EndOfChannel):
+                    while True:
+                        choice, event = await stream.receive_choice()  # TextDelta, ..., Finished or Failed
+
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull or
         Unavailable.
         """

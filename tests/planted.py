@@ -70,6 +70,7 @@ FAULTS = (
     Fault("scheduler/telemetry/history.py", "low + (edge - low)", "low + edge"),
     Fault("scheduler/telemetry/engine_totals.py", "range(steps)", "range(1)"),
     Fault("scheduler/telemetry/request_recorder.py", "self.number - number", "number"),
+    Fault("scheduler/telemetry/vllm_names.py", "value_of(model.queued) + held", "held"),
     Fault("scheduler/telemetry/observation.py", "2 * record.cached_tokens >=", "2 * record.cached_tokens <"),
     Fault("api/http/request_body.py", "self._left_seconds <= self._least_seconds", "False"),
     Fault("api/http/endings.py", "max(self._reserved_until, now) + END_SECONDS", "now"),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from api.sleep_prevention import caffeinate_command
 from scheduler.engine.joining import TOKEN_VARIABLE
 from scheduler.errors import OptionError
 from scheduler.shared.own_path import with_own_path
@@ -26,7 +25,19 @@ from scheduler.shared.own_path import with_own_path
 )
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
-def engine(address: str, token_file: Path | None, device: str, name: str) -> None:
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Do it on each unit of the resource mlx of this Ray cluster (host:port, or auto), not here.",
+)
+def engine(
+    address: str,
+    token_file: Path | None,
+    device: str,
+    name: str,
+    ray_address: str | None,
+) -> None:
     """Compute for a server on another machine that was started with --engines join.
 
     The engine finds the model that the server names on this machine, by its fingerprint, and ends when the
@@ -42,12 +53,16 @@ def engine(address: str, token_file: Path | None, device: str, name: str) -> Non
             raise OptionError(f"--token-file: {token_file}: {error}") from error
     if not environment.get(TOKEN_VARIABLE):
         raise OptionError(f"the server's token is needed: --token-file FILE or {TOKEN_VARIABLE}")
+    if ray_address is not None:
+        from scheduler.cluster.ray_engines import keep_engines
+
+        keep_engines(ray_address, address, environment[TOKEN_VARIABLE])
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
     command += ["--name", name]
     if sys.platform == "darwin":
         # Its server cannot wake a Mac that sleeps. caffeinate ends with this process, whose place the engine
         # takes (exec).
         with suppress(OSError):
-            subprocess.Popen(caffeinate_command(os.getpid()), stdin=subprocess.DEVNULL)
+            subprocess.Popen(["caffeinate", "-i", "-w", str(os.getpid())], stdin=subprocess.DEVNULL)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

@@ -87,6 +87,8 @@ def _link() -> tuple[socket.socket, bool]:
     link = join(options)
     # Ctrl-C on a terminal ends it at once, also in the middle of a step.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # This copy stays open until the process ends, which shows its end to what started it.
+    os.dup(sys.stdout.fileno())
     keep_standard_output_clean()
     return link, True
 

@@ -2,13 +2,14 @@
 
 The process takes the lock on the device, dials the server with its token, and is then an engine like one on a
 socket pair: it loads what the server names, and ends with its link. What keeps it alive (systemd,
-launchd) starts it again. Without trio.
+launchd, an actor of Ray) starts it again. Without trio.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import math
 import os
 import socket
 import sys
@@ -26,8 +27,11 @@ from scheduler.shared.user_cache import user_cache_folder
 
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""
-_PRIVATE = "PENSTOCK_"
-"""Beginning of variables that no engine needs, and that may be secrets."""
+GAVE_UP, REFUSED = "gave up", "refused"
+"""Beginnings of this process's last line: the server could not be reached in the time given, or it refuses
+this engine. Another attempt would end alike."""
+_PRIVATE = ("PENSTOCK_", "RAY_")
+"""Beginnings of variables that no engine needs, and that may be secrets."""
 _NOTICE_SECONDS = 60.0
 """Time between two lines that name what this process waits for."""
 _DIAL_SECONDS = 5.0
@@ -43,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name", default="", help="This machine's name at the server; by default its host name."
     )
     parser.add_argument("--blas", default="auto", choices=("auto", "off"), help="On a plain Linux CPU.")
+    parser.add_argument("--give-up-seconds", type=float, default=math.inf, help="For reaching the server.")
 
 
 def join(options: argparse.Namespace) -> socket.socket:
@@ -56,11 +61,13 @@ def join(options: argparse.Namespace) -> socket.socket:
         host, device = socket.gethostname(), options.device
         name = options.name or (host if device == "0" else f"{host}:{device}")
         _lock(device, host, f"the server at {options.join}")
-        link = _dial(addresses, port, token, name)
+        link = _dial(addresses, port, token, name, options.give_up_seconds)
     except (OptionError, DeviceBusy) as error:
         _end(str(error))
+    except DialFailed as error:
+        _end(f"{GAVE_UP}: {error}")
     except HelloRefused as refused:
-        _end(f"refused by the server at {options.join}: {refused}")
+        _end(f"{REFUSED} by the server at {options.join}: {refused}")
     print(f"joined the server at {options.join} as {name}", flush=True)
     for variable in [name for name in os.environ if name.startswith(_PRIVATE)]:
         del os.environ[variable]
@@ -100,15 +107,18 @@ def _lock(device: str, host: str, server: str) -> None:
             print(f"waiting: {busy}", flush=True)
 
 
-def _dial(addresses: tuple[str, ...], port: int, token: str, name: str) -> socket.socket:
-    """Dial until the server answers, and print from time to time what it waits for: servers and machines
-    start in any order. Raise HelloRefused."""
-    notice_at = 0.0
+def _dial(addresses: tuple[str, ...], port: int, token: str, name: str, seconds: float) -> socket.socket:
+    """Dial for `seconds`, and print from time to time what it waits for. Raise DialFailed or HelloRefused."""
+    give_up_at, notice_at = time.monotonic() + seconds, 0.0
     while True:
+        left = min(_DIAL_SECONDS, give_up_at - time.monotonic())
         try:
-            return dial(addresses, port, token, ENGINE_ROLE, host=name, seconds=_DIAL_SECONDS)
+            return dial(addresses, port, token, ENGINE_ROLE, host=name, seconds=max(0.0, left))
         except DialFailed as error:
-            if (now := time.monotonic()) >= notice_at:
+            now = time.monotonic()
+            if now >= give_up_at:
+                raise
+            if now >= notice_at:
                 notice_at = now + _NOTICE_SECONDS
                 print(f"waiting: {error}", flush=True)
 

@@ -134,7 +134,12 @@ class EngineLoop:
         return not self._slots and not self.resting
 
     def iterate(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
-        """Run one turn of the loop. Return its frames, none when there is nothing to report."""
+        """Run one turn of the loop. Return its frames, none when there is nothing to report.
+
+        One step behind: a command that comes during a step is in the next plan, and with overlap
+        (`mlx/batch.py`) a step returns the tokens of the model call before its own, so one token more is
+        computed for a row that a stop token or a cancel ends.
+        """
         self._drain(commands)
         todo = self._plan()
         self._begin(todo)

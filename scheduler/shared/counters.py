@@ -25,6 +25,7 @@ class CacheCounters(msgspec.Struct, array_like=True, gc=False):
         counter(
             "penstock_prefix_query_tokens",
             "Prompt tokens looked up in the prefix cache.",
+            vllm=("prefix_cache_queries",),
         ),
     ] = 0
     hit_tokens: Annotated[
@@ -33,6 +34,7 @@ class CacheCounters(msgspec.Struct, array_like=True, gc=False):
             "penstock_prefix_hit_tokens",
             "Prompt tokens found in the prefix cache, so not computed.",
             history="cached",
+            vllm=("prefix_cache_hits", "prompt_tokens_cached"),
         ),
     ] = 0
     stored_tokens: Annotated[
@@ -191,6 +193,7 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
             "Tokens generated.",
             live="generated_tokens",
             history="generated",
+            vllm=("generation_tokens",),
         ),
     ] = 0
     busy_seconds: float = 0.0
@@ -201,6 +204,7 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
             "Slots in use, prefilling or decoding.",
             live="running_slots",
             history="running",
+            vllm=("num_requests_running",),
         ),
     ] = 0
     waiting: Annotated[
@@ -223,7 +227,7 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     ] = 0
     preemptions: Annotated[
         int,
-        counter("penstock_preemptions", "Preemptions because KV memory ran out."),
+        counter("penstock_preemptions", "Preemptions because KV memory ran out.", vllm=("num_preemptions",)),
     ] = 0
     re_prefilled_tokens: Annotated[
         int, counter("penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption.")

@@ -31,6 +31,8 @@ class Figure:
     not there."""
     history: str = ""
     """Its column in the page's history, of all engines together; a counter's has its rate. Empty: none."""
+    vllm: tuple[str, ...] = ()
+    """vLLM's names for it (`telemetry/vllm_names.py`)."""
 
 
 counter = partial(Figure, "counter")

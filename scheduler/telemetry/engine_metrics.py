@@ -23,7 +23,7 @@ STEP_TOKENS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """A step without decoding rows, or without prefill, is a bucket of its own."""
 
 
-_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 """The families of declared figures, by their kind."""
 
 
@@ -156,7 +156,7 @@ class EngineFigures(Collector):
         ):
             fields = list(figures)
             labels = (MODEL, ENGINE, *fields[0][0].label[:1])
-            family = _FAMILIES[kind](name, help_, labels=labels)
+            family = FAMILIES[kind](name, help_, labels=labels)
             for (engine, totals), (figure, read) in product(each, fields):
                 family.add_metric([engine.model, engine.engine, *figure.label[1:]], read(totals))
             yield family

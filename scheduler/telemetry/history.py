@@ -21,6 +21,7 @@ from scheduler.shared.counters import Counters
 from scheduler.shared.figures import figures_of
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
+from scheduler.telemetry.readings import buckets_of
 
 SAMPLE_SECONDS = 1.0
 KEPT_SAMPLES = 300
@@ -110,23 +111,17 @@ def quantile(now: Sequence[tuple[float, float]], then: Sequence[tuple[float, flo
     return low
 
 
-def _buckets_of(*series: Histogram) -> tuple[tuple[float, float], ...]:
-    """Return cumulative counts by upper edge, over `series` with the same buckets."""
-    counts: dict[float, float] = {}
-    for sample in (one for histogram in series for family in histogram.collect() for one in family.samples):
-        if sample.name.endswith("_bucket"):
-            edge = float(sample.labels["le"])
-            counts[edge] = counts.get(edge, 0.0) + sample.value
-    return tuple(counts.items())
-
-
 def reading_of(metrics: ModelMetrics, queued: int) -> Reading:
     """Read a model's figures. `queued`: requests that no engine has."""
+
+    def histogram(*series: Histogram) -> tuple[tuple[float, float], ...]:
+        return tuple((float(edge), count) for edge, count in buckets_of(*series)[0].items())
+
     each = [engine.totals for engine in metrics.engines]
     return Reading(
         {figure.history: sum(map(read, each)) for figure, read in _FIGURES.items()},
-        _buckets_of(*metrics.ttft.values()),
-        _buckets_of(metrics.itl),
+        histogram(*metrics.ttft.values()),
+        histogram(metrics.itl),
         queued,
     )
 

@@ -17,7 +17,7 @@ disable_created_metrics()
 MODEL = "model"
 """The label of all series about one of the served models."""
 ENGINE = "engine"
-"""The label of all series about one engine process."""
+"""The label of all series about one engine process; vLLM's has the same name."""
 _Family = TypeVar("_Family", Counter, Gauge, Histogram)
 
 

@@ -15,7 +15,7 @@ from api.cli.join import engine
 from api.options.options import load
 from api.options.scheduler_settings import scheduler_config
 from api.remote_engines import join_token
-from scheduler.errors import OptionError
+from scheduler.errors import OptionError, StartupError
 from scheduler.processes.process import EngineLauncher
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import client_of
@@ -92,3 +92,11 @@ def test_a_token_that_others_can_read_is_refused_with_what_to_do(tmp_path: Path,
     command = ["--join", "127.0.0.1:9", "--token-file", str(made)]
     with pytest.raises(OptionError, match=f"--token-file: others can read {made}: chmod 600"):
         engine.main(command, standalone_mode=False)
+
+
+def test_an_engine_on_each_node_of_ray_is_asked_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not made here: the command says first what Ray must do."""
+    monkeypatch.setenv("PENSTOCK_JOIN_TOKEN", "0" * 64)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(StartupError, match="Ray must check tokens"):
+        engine.main(["--join", "127.0.0.1:9", "--ray", "auto"], standalone_mode=False)

@@ -17,7 +17,6 @@ from api.access.auth import OPEN_PATHS, is_open
 from api.answers.blocks import BLOCK, FEEDERS
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.json_pieces import SLICE_BYTES
-from api.bodies.media import LARGEST_LOOKED_AT_BYTES, LOOKED_AT_BYTES
 from api.bodies.unknown_fields import MAX_NAMES
 from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.json_route import INLINE_BYTES, INLINE_OBJECTS, INLINE_VALUES
@@ -31,7 +30,7 @@ from scheduler.engine.budget import limits
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 from scheduler.engine.memory import GROWTH_TOKENS, MOST_PREEMPTIONS
 from scheduler.engine.mlx.batching import Fallback
-from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS, StepReason
+from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, MOST_PASSES
 from scheduler.engines import deadlines, poison
 from scheduler.engines.adapters import MAX_ADAPTERS
@@ -52,7 +51,6 @@ MIB = 1 << 20
 FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), SupervisionConfig()
 
 CLAIMS = [
-    ("docs/features.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
     ("docs/capacity.md", "{} of what Metal recommends", limits._OF_DEVICE),
     ("docs/capacity.md", "buffers** are {} % of the limit", round(limits._POOL * 100)),
     ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),
@@ -69,8 +67,6 @@ CLAIMS = [
     ("docs/logprobs.md", "more than {} MiB", MAX_HELD_BYTES // MIB),
     ("docs/logprobs.md", "at most {} values", MAX_PROMPT_LOGPROBS),
     ("docs/logprobs.md", "slices of {} KB", SLICE_BYTES >> 10),
-    ("docs/media.md", "the first {} KiB of the data", LOOKED_AT_BYTES >> 10),
-    ("docs/media.md", "a part above {} MiB", LARGEST_LOOKED_AT_BYTES // MIB),
     ("docs/embeddings.md", "up to {} texts or lists of ids", str(MAX_INPUTS)),
     ("docs/embeddings.md", "{} texts at a time", BLOCK * FEEDERS),
     ("api/FIELDS.md", "(up to {}, by their paths", MAX_NAMES),
@@ -119,16 +115,8 @@ CLAIMS = [
 WORDS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 12: "twelve", 16: "sixteen", 20: "twenty"}
 
 
-STEP_REASONS = [reason for part in get_args(StepReason) for reason in get_args(part)]
-
 LISTS: list[tuple[str, str, str, Iterable[str]]] = [
     ("docs/scheduler-report.md", "`condition` (", ")", EngineCondition),
-    (
-        "docs/scheduler-report.md",
-        "| `plan.reason` |",
-        "|",
-        STEP_REASONS,
-    ),
     ("docs/scheduler-report.md", "| `reason` | |", "`GET /v1/scheduler/requests/ID`", REASONS),
     ("docs/several-models.md", "has `state` (", ")", ModelState),
     ("docs/defaults.md", "Settings are ", "(on, off, auto)", SETTINGS),

@@ -15,7 +15,7 @@ ENGINE_MAY_SEE = ("scheduler.errors", "scheduler.shared", "scheduler.engine")
 """What the engine process may import from this project."""
 
 MAY_SEE_THE_ENGINE = {
-    "scheduler.engine.joining": ("api/cli/",),  # it starts an engine
+    "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/ray_engines.py"),  # these start an engine
     "scheduler.engine.mlx.cpu.fast_blas": ("api/assembly.py", "api/cli/"),  # before MLX is loaded
     "scheduler.engine.budget": ("api/cli/", "scheduler/fleet/"),  # how much fits
     "scheduler.engine": ("api/cli/machine.py", "api/cli/models/"),  # run as programs of their own
@@ -70,6 +70,12 @@ def test_only_the_engine_touches_mlx() -> None:
     """In one folder (load tests may drive a bare model, or run in an engine process)."""
     others = [path for path in _everything() if not name_of(path).startswith(MAY_IMPORT_MLX)]
     assert not _wrong(others, _of("mlx", "mlx_lm"))
+
+
+def test_one_file_touches_ray() -> None:
+    """It takes SIGTERM and 25 threads in whichever process imports it."""
+    others = [path for path in _everything() if name_of(path) != "scheduler/cluster/ray_engines.py"]
+    assert not _wrong(others, _of("ray"))
 
 
 def test_the_server_sees_little_of_the_engine() -> None:
@@ -149,7 +155,7 @@ def test_the_server_runs_without_mlx() -> None:
 
 def test_what_is_off_is_not_loaded() -> None:
     """A server whose engines are all here loads nothing of clusters."""
-    names = ("requests", "api.remote_engines", "scheduler.cluster.joined")
+    names = ("requests", "api.remote_engines", "scheduler.cluster.joined", "ray")
     program = f"import sys, api.serving; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -180,3 +186,14 @@ def test_the_engine_process_runs_without_trio() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False False"
+
+
+def test_what_keeps_a_remote_engine_alive_is_small() -> None:
+    """A Ray worker loads it, and has it for as long as there is the node."""
+    module = "scheduler.cluster.ray_engines"
+    names = ("trio", "mlx", "ray", "structlog", "numpy", "transformers")
+    program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Structured output: constraints on an answer's text, in every server's fields."""
+"""Structured output: constraints on an answer's text, in the fields of each API."""
 
 from __future__ import annotations
 
@@ -112,27 +112,14 @@ class StructuredOutputs(Body):
     json_object: StrictBool | None = None
 
 
-def _named_or_absent(value: Any) -> Any:
-    return None if value == "" else value
-
-
 class StructuredFields(SpelledFields):
-    """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
+    """The fields of a body that constrain the answer's text (`dialects/spellings.py`)."""
 
     response_format: Format | None = None
     text: TextOptions | None = None
     output_config: OutputConfig | None = None
     output_format: SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: SchemaOrText | None = None
-    guided_regex: GrammarText | None = None
-    guided_choice: Texts | None = None
-    guided_grammar: GrammarText | None = None
-    json_schema: SchemaOrText | None = None
-    grammar: GrammarText | None = None
-    regex: GrammarText | None = None
-    ebnf: GrammarText | None = None
-    format: Annotated[Literal["json"] | JsonObject | None, BeforeValidator(_named_or_absent)] = None
 
     @model_validator(mode="after")
     def _has_a_constraint(self) -> StructuredFields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Generic
@@ -9,6 +10,7 @@ from typing import Generic
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
+from scheduler.shared.adapter_files import tenant_of
 
 NO_CACHE = "this engine has no prefix cache"
 _NOTHING = "nothing of it is cached: the prefix cache has no room for it"
@@ -37,17 +39,44 @@ class Holds(Generic[SegmentT, SnapshotT]):
 
     def hold(self, end: Node[SegmentT, SnapshotT] | None, until: float, room: int) -> str:
         """Hold the path to `end`, which is what is cached of a prompt, if anything is. No more than `room`
-        bytes are held. Return why it is not held, a sentence for the operator, or an empty string."""
+        bytes are held: the tenant that holds most yields to one that would hold less. Return why it is not
+        held, a sentence for the operator, or an empty string."""
         if end is None:
             return _NOTHING
+        new = sum(nbytes for mark, nbytes in self._path(end) if not mark.held_bytes)
+        for node in self._yielding(tenant_of(end.salt), new, room):
+            self.end(self._marks[node])
+            self._file(node)
         if not self.begin(self._path(end), until, room):
-            new = sum(nbytes for mark, nbytes in self._path(end) if not mark.held_bytes)
             return (
                 f"its {new} bytes and the {self.nbytes} that are held already are more than {room}, which is"
                 " what may be held of the prefix cache now"
             )
         self._file(end)
         return ""
+
+    def _yielding(self, tenant: str, new: int, room: int) -> list[Node[SegmentT, SnapshotT]]:
+        """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of the one
+        that holds most, those that end first. None, if they would not."""
+        ended = list[Node[SegmentT, SnapshotT]]()
+        if (lacking := self.nbytes + new - room) <= 0:
+            return ended
+        holders = [one for one, mark in self._marks.items() if mark.held_bytes]
+        held = Counter[str]()
+        for node in holders:
+            held[tenant_of(node.salt)] += self._marks[node].held_bytes
+        # A path's nodes are held for no longer than those above them: its end goes first.
+        holders.sort(key=lambda node: (self._marks[node].held_until, -node.end), reverse=True)
+        while lacking > 0:
+            most = max(held, key=lambda one: held[one], default=tenant)
+            if held[most] <= held[tenant] + new:
+                return []
+            node = next(one for one in reversed(holders) if tenant_of(one.salt) == most)
+            holders.remove(node)
+            held[most] -= self._marks[node].held_bytes
+            lacking -= self._marks[node].held_bytes
+            ended.append(node)
+        return ended
 
     def _path(self, end: Node[SegmentT, SnapshotT]) -> list[tuple[Mark, int]]:
         return [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]

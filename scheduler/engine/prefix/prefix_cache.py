@@ -42,6 +42,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     bounds hold after every call.
 
     `known` is the same object in all calls for one sequence, whose tokens are compared with the tree's once.
+
+        known = Known(prompt, salt)
+        lease = cache.match_and_lease(known)  # the first `lease.length` tokens need not be computed
+        cache.insert(known, cut)  # `cut(start, end)` copies what was computed for these tokens
+        cache.release(lease)
     """
 
     def __init__(

@@ -15,7 +15,9 @@ from scheduler.shared import counters, figures
 class _Counters(counters.Counters):
     added: Annotated[
         int,
-        figures.counter("penstock_added", "Said once.", live="added_live", history="added_history"),
+        figures.counter(
+            "penstock_added", "Said once.", live="added_live", history="added_history", vllm=("added",)
+        ),
     ] = 0
     added_gauge: Annotated[int, figures.gauge("penstock_added_gauge", "Once, too.", live="gauge_live")] = 0
 
@@ -26,6 +28,7 @@ counters.Counters = _Counters  # type: ignore[misc]
 from api.admin.live import snapshot
 from scheduler.engine.step_meter import StepMeter
 from scheduler.shared.messages import ScriptedPlan
+from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.admin.figures_run import metrics_text
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -45,6 +48,7 @@ async def _found() -> dict[str, Any]:
     """Three steps in each of two lives of the engine."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01))
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
     async with running(scheduler):
         for life in (1, 2):
             await trio.sleep(1.5)

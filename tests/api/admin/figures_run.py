@@ -29,6 +29,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.service import Scheduler
 from scheduler.shared.messages import DiskCounters, Load, ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of
 from tests.fakes.faulty_backend import HEALTHY, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -87,6 +88,7 @@ async def run(disk: DiskCounters) -> dict[str, str]:
     """Return the text of each file by its name."""
     launchers = [LoopbackLauncher(partial(_Engine, disk)) for _ in range(2)]
     server = Metrics(["acme"])
+    server.registry.register(VllmNames(server))
     scheduler = make_scheduler(
         launchers.__getitem__,
         PLAN,

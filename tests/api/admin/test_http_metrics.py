@@ -11,14 +11,14 @@ import trio.testing
 from prometheus_client import exposition as classic
 from trio.testing import trio_test
 
-from api.access.allowed_hosts import ANY_HOST
-from api.admin.exposition import exposition_of, make_metrics_app
+from api.admin.exposition import exposition_of
 from api.admin.http_metrics import ServerMetrics
 from api.http.refusals import Refusal
 from api.http.statistics import ServerStatistics
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
-from tests.api.client import chat, client_of, several
+from scheduler.telemetry.vllm_names import VllmNames
+from tests.api.client import app_of, chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -51,6 +51,17 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 
 
 @trio_test
+async def test_vllms_names_are_beside_our_own(autojump_clock: trio.testing.MockClock) -> None:
+    """With the colon, which needs no escape."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json=chat())
+        text = (await client.get("/metrics")).text
+    assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+
+
+@trio_test
 async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.MockClock) -> None:
     """Each once, at any number of scrapes."""
     assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)
@@ -77,7 +88,7 @@ async def test_a_scrape_is_of_every_model(autojump_clock: trio.testing.MockClock
     metrics = Metrics()
     names = ("tiny", "large")
     schedulers = [make_scheduler(LoopbackLauncher(), metrics=metrics.of_model(name)) for name in names]
-    app = make_metrics_app(several(dict(zip(names, schedulers, strict=True))), 60.0, ANY_HOST)
+    app = app_of(several(dict(zip(names, schedulers, strict=True))))
     async with running(schedulers[0]), running(schedulers[1]):
         await answer(schedulers[1], ask(max_tokens=5))
         await trio.sleep(7)
@@ -97,6 +108,7 @@ async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: trio.t
     metrics = Metrics()
     for number in range(20):
         metrics.of_model(f"model-{number}").of_engine("0")
+    metrics.registry.register(VllmNames(metrics))
     families = len(list(metrics.registry.collect()))
     turns = 0
 

@@ -33,12 +33,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "cannot run 'file_search'"),
     ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
-    ({"guided_json": "{"}, "guided_json", "the JSON text of one"),
-    ({"guided_choice": []}, "guided_choice", "at least 1"),
-    ({"guided_regex": "a", "guided_choice": ["a"]}, "", "guided_regex and guided_choice"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "the JSON text of one"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "", "regex and structured_outputs.choice"),
+    ({"guided_regex": "a"}, "guided_regex", "use response_format"),
+    ({"think": False}, "think", "use reasoning_effort"),
     ({"structured_outputs": {}}, "", "send one of"),
-    ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
-    ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
+    ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "nothing can follow"),
+    ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
         "response_format.json_schema.schema.items.type",
@@ -221,6 +223,7 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
         missing = await client.get("/v1/nothing")
         method = await client.get("/v1/chat/completions")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert "begin with /v1" in missing.json()["error"]["message"]
     assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
     assert method.headers["allow"] == "POST"
 

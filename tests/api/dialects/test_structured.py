@@ -1,4 +1,4 @@
-"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's two notations."""
+"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asked(**fields: Any) -> ChatCompletionRequest:
     ("fields", "says"),
     [
         ({"structured_outputs": {}}, "send one of json"),
-        ({"structured_outputs": {"json": SCHEMA}, "guided_regex": "a"}, "send only one"),
+        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "send only one"),
     ],
 )
 def test_none_and_two_are_refused(fields: dict[str, Any], says: str) -> None:

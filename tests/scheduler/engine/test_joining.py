@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,12 @@ import trio
 
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.engine.device_lock import lock_device
-from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed, Listener
-from scheduler.shared.hello import new_token
-from scheduler.shared.messages import Fault, FromEngine, Load, ScriptedPlan
+from scheduler.shared.framing import encode
+from scheduler.shared.hello import HelloReply, new_token
+from scheduler.shared.messages import PROTOCOL_VERSION, Fault, FromEngine, Load, ScriptedPlan
 from tests.contracts.journal import request
 from tests.fakes.local_machine import LOOPBACK, LocalMachine, joining
 from tests.scheduler.processes.real_engine import started, until_gone
@@ -47,16 +49,12 @@ def ended(port: int, caches: Path, *more: str, token: str = TOKEN) -> tuple[int,
     return done.returncode, done.stdout
 
 
-def test_a_server_that_cannot_be_reached_is_named_and_waited_for(tmp_path: Path) -> None:
-    """Servers and machines start in any order."""
+def test_a_server_that_cannot_be_reached_is_named_when_it_gives_up(tmp_path: Path) -> None:
+    """By default it does not: servers and machines start in any order."""
     with closed_port() as port:
-        command, environment = joining(port, TOKEN, tmp_path, "0")
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        process.kill()
-        process.communicate()
-    assert said.startswith("waiting: no connection from ")
+        status, said = ended(port, tmp_path, "--give-up-seconds", "0.1")
+    assert status == 1
+    assert said.splitlines()[-1].startswith(f"{GAVE_UP}: no connection from ")
     assert f"to the server's port {port}" in said
 
 
@@ -72,7 +70,7 @@ def test_a_wrong_token_is_refused_by_the_server_and_tried_no_more(tmp_path: Path
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert said[0].splitlines()[-1].startswith(f"refused by the server at {LOOPBACK}:")
+    assert said[0].splitlines()[-1].startswith(f"{REFUSED} by the server at {LOOPBACK}:")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,8 @@ def test_what_is_missing_is_named(arguments: tuple[str, ...], token: str, why: s
 
 
 def test_a_second_engine_of_a_device_waits_for_it_and_says_who_has_it(tmp_path: Path) -> None:
-    """It joins when the first one has ended."""
+    """It joins when the first one has ended. So an actor that Ray makes again leaves its predecessor's engine
+    alone."""
     arrived: list[Dialed] = []
 
     async def main() -> None:
@@ -228,6 +227,40 @@ def test_a_model_that_cannot_be_loaded_is_named_on_its_own_machine(tmp_path: Pat
     assert isinstance(fault, Fault)
     assert "absent" in fault.error
     assert fault.error in printed[0].splitlines()
+
+
+def test_what_started_it_sees_its_end_by_its_standard_output(tmp_path: Path) -> None:
+    """As Ray's actor does, which is not its parent: the pipe ends with the process, not before."""
+    sockets: list[socket.socket] = []
+    with socket.create_server((LOOPBACK, 0)) as server:
+        command, environment = joining(server.getsockname()[1], TOKEN, tmp_path, "0")
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        accept = threading.Thread(target=lambda: sockets.append(_let_in(server)))
+        accept.start()
+        accept.join(_SECONDS)
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        assert process.stdout.read().startswith(b"joined the server at ")
+        assert process.stdout.read() is None  # Open, and nothing more in it.
+        sockets[0].close()
+        assert process.wait(_SECONDS) == 3
+        assert process.stdout.read() == b""
+        process.stdout.close()
+
+
+def _let_in(server: socket.socket) -> socket.socket:
+    link, _ = server.accept()
+    link.recv(2000)
+    link.sendall(encode(HelloReply(PROTOCOL_VERSION)))
+    # Until it has redirected its output, for which nothing is sent: its reader thread waits by then.
+    threading.Event().wait(1.0)
+    return link
 
 
 def _nobody(dialed: Dialed) -> None:

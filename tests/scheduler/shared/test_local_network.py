@@ -6,8 +6,10 @@ import errno
 
 import pytest
 
+from scheduler.cluster.ray_engines import check_reachable
 from scheduler.engine import dial as dialing
 from scheduler.engine.dial import DialFailed, dial
+from scheduler.errors import StartupError
 from scheduler.shared.local_network import connect_failure
 
 REFUSED = OSError(errno.EHOSTUNREACH, "No route to host")
@@ -35,7 +37,7 @@ def test_only_macos_only_near_only_this_error(
 
 
 def test_those_who_dial_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine for a server on another Mac."""
+    """An engine for a server on another Mac, and who asks Ray's head."""
 
     def refuse(*_: object, **__: object) -> None:
         raise REFUSED
@@ -45,3 +47,5 @@ def test_those_who_dial_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "_PAUSE_SECONDS", 5.0)
     with pytest.raises(DialFailed, match="Local Network"):
         dial(["192.168.1.20"], 9100, "00" * 32, "host", host="mac-2", seconds=0.0)
+    with pytest.raises(StartupError, match="Local Network"):
+        check_reachable("192.168.1.20:6379")

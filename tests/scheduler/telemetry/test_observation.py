@@ -1,18 +1,25 @@
-"""Samples of requests and gauges: bounded labels, latencies of finished requests."""
+"""Samples of requests and gauges: bounded labels, latencies of finished requests, vLLM's names."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import trio
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock, trio_test
 
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN
 from scheduler.events import TextDelta
+from scheduler.request import GenerationRequest
+from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import FlowStatistics
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import band_of, observe_flows
+from scheduler.telemetry.vllm_names import VllmNames
 from tests.cancellation.bench import Bench
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
@@ -151,3 +158,76 @@ async def test_who_awaits_an_engine_is_in_no_state_of_one(autojump_clock: MockCl
         assert bench.sample("penstock_engine_state_requests", state="decoding") == 1
         assert bench.sample("penstock_engines", condition="ready") == 1
         client.leave()
+
+
+@trio_test
+async def test_vllms_names_say_what_ours_say(autojump_clock: MockClock) -> None:
+    """Labels and types are theirs; histograms have vLLM's buckets and no label of ours."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
+    async with running(scheduler):
+        for _ in range(3):
+            await answer(scheduler, ask("hello"))
+    labels = {"model_name": "tiny", "engine": "0"}
+    value = partial(sample, scheduler.metrics.registry)
+    assert value("vllm:time_to_first_token_seconds_count", **labels) == 3
+    assert value("vllm:generation_tokens_total", **labels) == 24
+    assert value("vllm:num_requests_running", **labels) == 0
+    assert value("vllm:request_success_total", **labels, finished_reason="length") == 3
+    assert value("vllm:time_to_first_token_seconds_bucket", **labels, le="+Inf") == 3
+    text = generate_latest(scheduler.metrics.registry).decode()
+    assert {family.name for family in text_string_to_metric_families(text)} >= {"vllm:prompt_tokens"}
+
+
+async def _all_choices(scheduler: Scheduler, request: GenerationRequest) -> None:
+    """Read the answers to their ends."""
+    with suppress(trio.EndOfChannel):
+        async with scheduler.stream(request) as stream:
+            while True:
+                await stream.receive_choice()
+
+
+def _check_prompt_tokens(metrics: ModelMetrics) -> tuple[float, float, float]:
+    """Check that vLLM's prompt tokens add up, and return all of them, the cached ones and those of finished
+    requests."""
+    value = partial(sample, metrics.registry)
+    whole, cached = value("vllm:prompt_tokens_total"), value("vllm:prompt_tokens_cached_total")
+    assert whole == value("vllm:prompt_tokens_by_source_total")
+    assert cached == value("vllm:prompt_tokens_by_source_total", source="local_cache_hit")
+    assert cached <= whole, "no hit rate above 1"
+    return whole, cached, value("vllm:request_prompt_tokens_sum")
+
+
+@trio_test
+async def test_vllms_prompt_tokens_are_counted_for_each_choice(autojump_clock: MockClock) -> None:
+    """As vLLM counts them, whose choices are requests of their own: all of a family at one level."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
+    prompt = len("<user>hello\n<assistant>")
+    async with running(scheduler):
+        for choices in (1, 2, 3):
+            await _all_choices(scheduler, ask("hello", choices=choices))
+    assert _check_prompt_tokens(scheduler.metrics) == (6 * prompt, 5 * (prompt - 1), 6 * prompt)
+
+
+@trio_test
+async def test_vllms_prompt_tokens_add_up_after_cancels_and_preemptions(autojump_clock: MockClock) -> None:
+    """Whatever ended a choice, and however often it began: what engines did is computed or cached."""
+    plan = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=16)
+    scheduler = make_scheduler(LoopbackLauncher(), plan, kv_cache_bytes=200 * KV_BYTES_PER_TOKEN)
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
+
+    async def leave(text: str, after_seconds: float) -> None:
+        with trio.move_on_after(after_seconds):
+            await _all_choices(scheduler, ask(text, choices=3, max_tokens=60))
+
+    async with running(scheduler), trio.open_nursery() as nursery:
+        for number in range(6):
+            stays = ask(f"{number} keeps its place", choices=3, max_tokens=60)
+            nursery.start_soon(_all_choices, scheduler, stays)
+            nursery.start_soon(leave, f"{number} leaves " + "soon " * 12, 0.03 + 0.2 * number)
+    value = partial(sample, scheduler.metrics.registry)
+    assert value("vllm:num_preemptions_total") > 0
+    assert value("vllm:request_success_total", finished_reason="abort") > 0
+    whole, _, finished = _check_prompt_tokens(scheduler.metrics)
+    assert whole > finished > 0

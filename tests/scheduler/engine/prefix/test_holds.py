@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
+from scheduler.shared.adapter_files import salted
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, cut_of
 
 
 class Timed:
@@ -20,6 +23,9 @@ class Timed:
             lambda: self.now,
             Retention(held_share=share),
         )
+
+    def keep(self, tokens: array[int], salt: str) -> None:
+        self.cache.insert(at(tokens, salt), cut_of(tokens))
 
     def held_tokens(self) -> float:
         return self.cache.statistics().held_bytes / TOKEN_BYTES
@@ -56,6 +62,26 @@ def test_more_than_a_share_is_not_held() -> None:
     assert (timed.held_tokens(), timed.cache.statistics().refused_holds) == (200, 1)
     assert not timed.cache.hold(words(0, 100) + words(1000, 50), "", 99.0), "again, for longer"
     assert timed.held_tokens() == 200
+
+
+def test_who_holds_most_yields_to_a_tenant_that_holds_less() -> None:
+    """What ends first goes first, whatever the client's own salt or adapter; nobody yields to who would then
+    hold more."""
+    timed = Timed(400)
+    mine, others = "a\0x", [salted("adapter", "b\0y"), "b\0z", "b\0"]
+    for number, salt in enumerate(others):
+        timed.keep(words(1000 * number, 60), salt)
+        assert not timed.cache.hold(words(1000 * number, 60), salt, 10.0 * (3 - number))
+    timed.keep(words(0, 50), mine)
+    timed.keep(words(5000, 70), mine)
+    assert not timed.cache.hold(words(0, 50), mine, 9.0)
+    assert timed.held_tokens() == 170, "the one of 10 seconds ended"
+    assert timed.cache.hold(words(5000, 70), mine, 99.0), "the other would hold less"
+    assert timed.held_tokens() == 170
+    timed.keep(words(0, 40), "c\0")
+    assert not timed.cache.hold(words(0, 40), "c\0", 9.0)
+    assert timed.held_tokens() == 150, "the one of 20 seconds ended"
+    assert timed.cache.check_integrity() == []
 
 
 def test_only_what_was_computed_up_to_there_is_held() -> None:

@@ -1,0 +1,1 @@
+"""Engines that a real Ray places. `make cluster` runs them."""
