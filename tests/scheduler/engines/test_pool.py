@@ -170,7 +170,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert bench.uncharged == 0
         assert len(bench.queue._dispatched) == sum(one.dispatched_at is not None for one in here)
         timed = [one for one in here if one.request.timeout_seconds is not None]
-        watched = bench.expiry._deadlines._watched.keys()
+        watched = bench.expiry._watched.keys()
         assert {one.request_id for one in timed if one.outcome is None} <= watched
         assert watched <= {one.request_id for one in timed}
 
