@@ -334,6 +334,20 @@ def test_a_suspect_at_its_limit_boards_beside_trusted_requests_only() -> None:
     assert any(one is suspect for one in bench.on_board(1))
 
 
+def test_what_a_leaver_has_not_read_is_no_part_of_its_answer() -> None:
+    """Its engine had ended it: the rest of its tokens waited for their turn, and is not charged."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    bench.read_late()
+    record = bench.arrive()
+    for _ in range(3):
+        bench.step(0)
+    bench.step(0, [record])
+    assert (record.state, record.output_tokens) == (State.ENDING, 3)
+    bench.cancel(record)
+    assert (record.state, record.output_tokens) == (State.RETIRED, 0)
+
+
 def test_who_was_not_in_the_step_is_no_suspect() -> None:
     """It came while another one's prompt was computed: it goes on as if nothing had happened."""
     bench = PoolBench(1, slots=4)
