@@ -20,17 +20,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api.access.allowed_hosts import ANY_HOST, EVERY, AllowedHosts
-from api.access.allowed_origins import APPLICATION_ORIGINS, origin_pattern
 from api.access.api_keys import ApiKeys
 from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
-from api.access.request_origin import OriginCheck
+from api.access.request_origin import APPLICATION_ORIGINS, OriginCheck, origin_pattern
 from api.admin.cache import cache_routes
 from api.admin.exposition import metrics_routes
 from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
-from api.admin.loading import loading_routes
-from api.admin.operations import operations_routes, probe_routes
+from api.admin.operations import loading_routes, operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS

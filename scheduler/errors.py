@@ -78,12 +78,6 @@ class TemplateFailed(InvalidRequest):
     code = "chat_template_error"
 
 
-class HoldRefused(InvalidRequest):
-    """The prefix cache cannot hold what an operator asked it to hold: it has no room, or there is none."""
-
-    code = "hold_refused"
-
-
 class ModelNotFound(InvalidRequest):
     """The request names a model that is not served."""
 

@@ -20,7 +20,6 @@ from scheduler.errors import (
     DeadlineExceeded,
     EngineFailure,
     EngineLost,
-    HoldRefused,
     InvalidRequest,
     ModelNotFound,
     PromptTooLong,
@@ -156,8 +155,6 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
         case ModelNotFound() | UnknownRequest():
             return 404, "invalid_request_error"
-        case HoldRefused():
-            return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"
         case TenantLimit():

@@ -59,6 +59,7 @@ EVERYWHERE: Fields = {
     "bad_words": Unsupported("use logit_bias to exclude tokens"),
     "allowed_token_ids": Unsupported("use a grammar to restrict the answer"),
     "truncate_prompt_tokens": _NEVER_CUT,
+    "prompt_logprobs": Unsupported("use echo and logprobs of /v1/completions"),
     "logits_processors": _NO_CODE,
     "custom_logit_processor": _NO_CODE,
     "container": _NO_CODE,
@@ -107,7 +108,6 @@ EVERYWHERE: Fields = {
 }
 RESPONSES: Fields = {
     **EVERYWHERE,
-    "prompt_logprobs": Unsupported("use /v1/completions or /v1/chat/completions"),
     "prompt": Unsupported("the server stores no prompts"),
     "context_management": Unsupported("the server never removes parts of a conversation"),
 }

@@ -34,6 +34,11 @@ class PlannedModel:
     model: DiskModel
     plan: MemoryPlan | None
 
+    @property
+    def reason(self) -> str:
+        """Return why it cannot be served here; empty if it can, as far as is known."""
+        return self.model.reason or ("" if self.plan is None else self.plan.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelsReading:

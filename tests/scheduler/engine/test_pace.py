@@ -38,11 +38,6 @@ def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPac
     return pace
 
 
-def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
-    """No token waits: the device computes large chunks best."""
-    assert PrefillPace(most_tokens=1024).budget(0, 1, 5000) == 1024
-
-
 @settings(derandomize=True, deadline=None, max_examples=examples(100))
 @given(
     decoding=st.integers(1, 32),
