@@ -10,10 +10,9 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from scheduler.processes.child_process import ChildProcess
+from scheduler.processes.child_process import BUFFER_BYTES, ChildProcess, link_pair
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
-from scheduler.shared.link_pair import BUFFER_BYTES, link_pair
 from scheduler.shared.messages import StepOutput, TokenOut
 
 REAL = socket.socketpair
