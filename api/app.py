@@ -25,11 +25,10 @@ from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
 from api.access.request_origin import APPLICATION_ORIGINS, OriginCheck, origin_pattern
 from api.admin.cache import cache_routes
-from api.admin.engines import engine_routes, loading_routes
 from api.admin.exposition import metrics_routes
 from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
-from api.admin.operations import operations_routes, probe_routes
+from api.admin.operations import loading_routes, operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
@@ -103,7 +102,6 @@ def make_app(
         probe_routes(models, options.stall_seconds),
         operations_routes(models, reports),
         cache_routes(models),
-        engine_routes(models),
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)

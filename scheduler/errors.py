@@ -92,30 +92,6 @@ class EndedByOperator(InvalidRequest):
     code = "ended_by_operator"
 
 
-class UnknownEngine(InvalidRequest):
-    """The pool has no engine of this name."""
-
-    code = "engine_not_found"
-
-
-class TooManyEngines(InvalidRequest):
-    """The pool has as many engines as it may have."""
-
-    code = "too_many_engines"
-
-
-class NodesDecide(InvalidRequest):
-    """The engines follow the machines of a cluster; no operator adds or removes one."""
-
-    code = "nodes_decide"
-
-
-class LastEngine(InvalidRequest):
-    """This engine is the last one, so it cannot be removed."""
-
-    code = "last_engine"
-
-
 class QueueFull(SchedulerError):
     """The intake queue is full; the request was not accepted."""
 

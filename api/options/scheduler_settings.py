@@ -16,8 +16,8 @@ from scheduler.config import (
     SupervisionConfig,
 )
 from scheduler.engines.adapters import MAX_ADAPTERS, source_of
-from scheduler.engines.machine_share import gpus_of, sharers_of
 from scheduler.errors import StartupError
+from scheduler.processes.machine_share import gpus_of, sharers_of
 from scheduler.prompt.embedder import Embedder
 from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import AdapterSource

@@ -19,7 +19,7 @@ from scheduler.shared.counters import DiskCounters as DiskCounters
 from scheduler.shared.counters import MemoryState as MemoryState
 from scheduler.shared.counters import StepCosts as StepCosts
 from scheduler.shared.pooling import Pooler
-from scheduler.shared.reports import CacheReport, EngineReport
+from scheduler.shared.reports import CacheReport
 from scheduler.shared.token_ids import TokenIds, compact
 from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
@@ -394,7 +394,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     freed_bytes: int
     cache: CacheReport | None
     disk: DiskCounters | None = None
-    engine: EngineReport | None = None
+    steps: int = 0
+    """Steps since this engine started."""
 
 
 class StepOutput(WireStruct, frozen=True, tag="step"):

@@ -14,7 +14,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
+from scheduler.errors import PoisonousRequest, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.messages import Load, ScriptedPlan
@@ -166,8 +166,7 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
     """It is shown as failed, with its reason, and can be removed; the only one of a pool ends the service."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
-        engines.launchers[1] = Broken()
-        engines.scheduler.pool.add()
+        engines.scheduler.pool.add(Broken())
         await engines.until(lambda: engines.conditions()["1"] == "failed")
         line = engines.scheduler.operations.report().engines[1]
         assert line.last_death is not None
@@ -175,7 +174,7 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
         assert engines.scheduler.operations.statistics().blocked is None
         (client,) = await engines.come(nursery, 1)
         await engines.scheduler.wait_idle()
-        engines.scheduler.pool.drain("1")
+        engines.scheduler.pool.remove("1")
         assert list(engines.conditions()) == ["0"]
     await check_undisturbed(client, PLAN)
     broken = make_scheduler(lambda number: Broken(), PLAN, engines=2)
@@ -186,7 +185,7 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
 @trio_test
 async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
     """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
-    request and is not started again; adding another one is another attempt."""
+    request and is not started again."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
         for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
@@ -194,7 +193,7 @@ async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock)
             engines.launchers[number] = LoopbackLauncher(
                 lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
             )
-            engines.scheduler.pool.add()
+            engines.scheduler.pool.add(engines.launchers[number])
         await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
         last_death = engines.scheduler.operations.report().engines[1].last_death
         assert last_death is not None
@@ -243,8 +242,8 @@ async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: 
         await engines.all_ready()
         clients = await engines.come(nursery, 2)
         name = engines.engine_of(clients[0])
-        engines.scheduler.pool.drain(name)
-        assert engines.scheduler.pool.add().name == "2"
+        engines.scheduler.pool.remove(name)
+        assert engines.scheduler.pool.add(engines._launcher(2)).name == "2"
         await engines.all_ready()
         later = await engines.come(nursery, 3, first=10)
         assert name not in map(engines.engine_of, later)
@@ -267,7 +266,7 @@ async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_cloc
         clients = await engines.come(nursery, 4)
         await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
         fresh = await engines.come(nursery, 2, first=10)
-        engines.scheduler.pool.drain("0")
+        engines.scheduler.pool.remove("0")
         engines.launchers[0].kill()
         await engines.scheduler.wait_idle()
         await engines.until(lambda: list(engines.conditions()) == ["1"])
@@ -320,7 +319,7 @@ async def test_all_at_once(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClock) -> None:
-    """Requests wait, operators add and drain none, and reports are empty."""
+    """Requests wait, and reports are empty."""
     engines = Engines(0, engines_join=True, must_start=False)
     pool = engines.scheduler.pool
     async with trio.open_nursery() as nursery:
@@ -329,12 +328,8 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
         nursery.start_soon(client.follow, engines.scheduler)
         await engines.until(lambda: engines.scheduler.operations.statistics().queued == 1)
         assert engines.scheduler.operations.report().engines == ()
-        with pytest.raises(NodesDecide):
-            pool.add()
         added = pool.add(LoopbackLauncher(lambda load: scripted(load)))
         await engines.scheduler.wait_idle()
-        with pytest.raises(NodesDecide):
-            pool.drain(added.name)
         pool.remove(added.name)
         await engines.until(lambda: engines.conditions() == {})
         assert engines.scheduler.operations.statistics().blocked is None
@@ -347,8 +342,8 @@ async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_c
     """Under its own name; others are left alone."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
-        engines.launchers[1] = once_broken = OnceBroken()
-        engines.scheduler.pool.add()
+        once_broken = OnceBroken()
+        engines.scheduler.pool.add(once_broken)
         await engines.until(lambda: engines.conditions()["1"] == "failed")
         engines.scheduler.pool.retry("0")
         engines.scheduler.pool.retry("1")

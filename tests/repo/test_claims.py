@@ -30,7 +30,7 @@ from scheduler.engine.budget import limits
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 from scheduler.engine.memory import GROWTH_TOKENS, MOST_PREEMPTIONS
 from scheduler.engine.mlx.batching import Fallback
-from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS, StepReason
+from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, MOST_PASSES
 from scheduler.engines import deadlines, poison
 from scheduler.engines.adapters import MAX_ADAPTERS
@@ -115,16 +115,8 @@ CLAIMS = [
 WORDS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 12: "twelve", 16: "sixteen", 20: "twenty"}
 
 
-STEP_REASONS = [reason for part in get_args(StepReason) for reason in get_args(part)]
-
 LISTS: list[tuple[str, str, str, Iterable[str]]] = [
     ("docs/scheduler-report.md", "`condition` (", ")", EngineCondition),
-    (
-        "docs/scheduler-report.md",
-        "| `plan.reason` |",
-        "|",
-        STEP_REASONS,
-    ),
     ("docs/scheduler-report.md", "| `reason` | |", "`GET /v1/scheduler/requests/ID`", REASONS),
     ("docs/several-models.md", "has `state` (", ")", ModelState),
     ("docs/defaults.md", "Settings are ", "(on, off, auto)", SETTINGS),

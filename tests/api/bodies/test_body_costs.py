@@ -73,7 +73,6 @@ _BOUNDED = {
     "/v1/responses/input_tokens": "a number",
     "/v1/scheduler/requests/{request_id}": "the choices of one request, 64 at most",
     "/v1/cache": "numbers",
-    "/v1/engines": "the operator's engines and their slots",
 }
 """Routes whose answer FastAPI validates, copies and encodes on the event loop, and why it is small."""
 
