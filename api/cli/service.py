@@ -250,6 +250,18 @@ def uninstall(installed: Service) -> None:
             click.echo(f"kept       {installed.environment}, which may hold keys")
 
 
+@service.command()
+@_of_service
+def status(installed: Service) -> None:
+    """Show what systemd or launchd says of the service, with its exit code."""
+    if sys.platform == "darwin":
+        ended = [subprocess.run(["launchctl", "print", one], check=False) for one in installed.targets]
+        sys.exit(min(done.returncode for done in ended))
+    sys.exit(
+        _ask(*installed.systemctl, "--no-pager", "status", installed.unit.name, may_fail=True, shows=True)
+    )
+
+
 @service.command(hidden=True, context_settings=_REST)
 @click.argument("log", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -428,10 +440,12 @@ def _polls(seconds: float) -> Iterator[None]:
         yield
 
 
-def _ask(*command: str, may_fail: bool = False) -> int:
+def _ask(*command: str, may_fail: bool = False, shows: bool = False) -> int:
     """Return the command's exit code. Raise OperatorError if it is not there, or fails and may not."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=not shows, text=True, check=False, stdin=subprocess.DEVNULL
+        )
     except OSError as error:
         raise OperatorError(
             f"{command[0]}: {error.strerror}. Without it, let what this machine starts by itself run"

@@ -28,7 +28,7 @@ from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
 from tests.scheduler.engine.mlx.zoo.census import SMALL, write
-from tests.scheduler.engine.mlx.zoo.check import words
+from tests.scheduler.engine.mlx.zoo.engine import words
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 

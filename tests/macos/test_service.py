@@ -69,6 +69,7 @@ def test_an_agent_is_installed_restarted_and_removed(mac: Mac) -> None:
     (mac.home / "launchd/refusals").write_text("5 37")
     mac.penstock("install", "--", "--port", str(port), *SERVED)
     eventually(lambda: ready(port), 60)
+    mac.penstock("status")
     before = mac.pid()
     mac.penstock("install", "--", "--port", str(port), "--max-slots", "3", *SERVED)
     after = mac.pid()

@@ -23,7 +23,7 @@ STAGES = {
     "launch claude": "api.cli.launch.command._executable",
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.disk_models.hub_cache",
-    "service install": "api.cli.service._checked",
+    "service status": "api.cli.service.subprocess.run",
 }
 """Where a command's work begins."""
 

@@ -87,6 +87,8 @@ def test_a_service_is_installed_changed_and_removed(machine: Machine) -> None:
     machine.done("install")
     assert machine.calls() == [*STARTED, STOPPED, RESTARTED]
     assert "ListenStream=127.0.0.1:9000" in files["penstock.socket"].read_text()
+    assert machine.penstock("status").exit_code == 3
+    assert machine.calls() == ["--no-pager status penstock.service"]
     assert "kept" in machine.done("uninstall")
     assert machine.calls() == ["disable --now penstock.socket penstock.service", "daemon-reload"]
     assert set(machine.files) == {"penstock.env"}
@@ -141,9 +143,8 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
 def test_what_cannot_be_asked_or_written_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.home / "conf").write_text("a file")
     assert f"cannot write {machine.home}/conf" in str(machine.penstock("install").exception)
-    (machine.home / "conf").unlink()
     monkeypatch.setenv("PATH", "")
-    assert "LISTEN_FDS" in str(machine.penstock("install").exception)
+    assert "LISTEN_FDS" in str(machine.penstock("status").exception)
 
 
 @given(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])))

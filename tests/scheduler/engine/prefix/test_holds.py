@@ -121,15 +121,6 @@ def test_nothing_is_held_where_nothing_can_be_restored() -> None:
     assert timed.cache.hold(words(7000, 10), "", 10.0)
 
 
-def test_marks_of_evicted_holds_do_not_pile_up() -> None:
-    """A client that asks for an hour each time, in a cache that cannot keep it."""
-    timed = Timed(100, share=1.0)
-    for start in range(0, 100_000, 100):
-        keep(timed.cache, words(start, 100))
-        timed.cache.hold(words(start, 100), "", 3600.0)
-    assert len(timed.cache._holds._ends) <= 200
-
-
 def test_a_refusal_says_what_there_is_no_room_for() -> None:
     """In bytes of this prompt, of what is held and of what may be; a prompt without a cached token is
     another case."""
