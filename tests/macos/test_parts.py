@@ -21,7 +21,6 @@ PARTS = (
     "tests/scheduler/engine/test_dial.py",
     "tests/scheduler/engine/test_inbox.py",
     "tests/scheduler/engine/budget/test_system_memory.py",
-    "tests/scheduler/intake/test_system_sleep.py",
     "tests/loadtests/test_processes.py",
     "tests/loadtests/test_launch.py",
     # The simulation, and launchd's agent.

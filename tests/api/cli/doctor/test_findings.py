@@ -226,7 +226,7 @@ def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
 
 
 def test_many_folders_without_a_model_are_counted() -> None:
-    """A wrong --folder must not hide the rest."""
+    """A wrong --models-folder must not hide the rest."""
     unfit = [unread(str(n), "folder", "empty") for n in range(80)]
     found = findings(replace(LINUX, models=(EMBEDDED, *unfit)))
     assert len(found) < 25
