@@ -7,12 +7,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.http.asgi import Receive, Scope, Send
-from api.http.body_budget import BodyBudget
-from api.http.connection import Connection
-from api.http.exchange import Service
-from api.http.limits import Limits
 from api.http.server import Server
-from api.http.statistics import ServerStatistics
 from tests.api.http.wire import (
     GET,
     Client,
@@ -20,11 +15,9 @@ from tests.api.http.wire import (
     Sleeper,
     Ticker,
     echo,
-    part,
     post,
     respond,
     serving,
-    start,
 )
 
 
@@ -139,17 +132,6 @@ async def test_a_second_drain_can_only_bring_the_end_forward(autojump_clock: tri
 
 
 @trio_test
-async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """Its task may begin only after the idle connections were closed."""
-    stream, _client = trio.testing.memory_stream_pair()
-    service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
-    await Connection(stream, service, Limits(), ServerStatistics(), {}, BodyBudget(Limits())).serve()
-    assert trio.current_time() == 0
-
-
-@trio_test
 async def test_a_lingering_client_does_not_hold_the_drain_past_its_deadline(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -185,41 +167,3 @@ async def test_a_drain_before_the_start_ends_the_server_as_it_starts(
     await server.drain(5)
     await server.run([MemoryListener()])
     assert trio.current_time() == 0
-
-
-@trio_test
-async def test_cancelling_run_ends_everything(autojump_clock: trio.testing.MockClock) -> None:
-    """The caller's nursery is the owner: its cancellation needs no drain."""
-    app = Sleeper()
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await app.started.wait()
-        site.nursery.cancel_scope.cancel()
-    assert len(app.cancelled_at) == 1
-    assert await client.read_rest() == b""
-
-
-@trio_test
-async def test_an_error_while_everything_is_cancelled_is_reported_not_raised(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A handler's failing clean-up must not prevent the orderly end of the process."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            await send(start())
-            await send(part(b"one"))
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise ValueError("cleaning up")
-
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await trio.testing.wait_all_tasks_blocked()
-        await site.server.drain(1)
-        assert len(site.errors) == 1
-        site.errors.clear()

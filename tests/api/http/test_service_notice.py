@@ -50,10 +50,6 @@ def test_not_every_manager_watches(manager: socket.socket, watchdog: dict[str, s
     assert ServiceNotice.of(environment(manager, **watchdog)).watchdog_seconds is None
 
 
-def test_without_a_manager_nothing_happens() -> None:
-    assert not ServiceNotice.of({}).send(READY="1")
-
-
 def test_an_abstract_name_begins_with_an_at_sign() -> None:
     name = f"penstock-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
