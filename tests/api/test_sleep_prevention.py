@@ -12,17 +12,8 @@ import trio.testing
 from trio.testing import trio_test
 
 from api import sleep_prevention
-from api.sleep_prevention import LINGER_SECONDS, Wakefulness, caffeinate, stay_awake
+from api.sleep_prevention import LINGER_SECONDS, caffeinate, stay_awake
 from tests.end_to_end.serving import eventually
-
-
-def test_the_rule() -> None:
-    rule = Wakefulness()
-    assert not rule.wanted(0.0, False)
-    assert rule.wanted(10.0, True)
-    assert rule.wanted(100.0, True)
-    assert rule.wanted(100.0 + LINGER_SECONDS - 0.1, False)
-    assert not rule.wanted(100.0 + LINGER_SECONDS, False)
 
 
 @trio_test
