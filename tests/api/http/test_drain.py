@@ -7,7 +7,12 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.http.asgi import Receive, Scope, Send
+from api.http.body_budget import BodyBudget
+from api.http.connection import Connection
+from api.http.exchange import Service
+from api.http.limits import Limits
 from api.http.server import Server
+from api.http.statistics import ServerStatistics
 from tests.api.http.wire import (
     GET,
     Client,
@@ -129,6 +134,17 @@ async def test_a_second_drain_can_only_bring_the_end_forward(autojump_clock: tri
         assert trio.current_time() == 3
         await site.server.drain(100)
         assert trio.current_time() == 3
+
+
+@trio_test
+async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its task may begin only after the idle connections were closed."""
+    stream, _client = trio.testing.memory_stream_pair()
+    service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
+    await Connection(stream, service, Limits(), ServerStatistics(), {}, BodyBudget(Limits())).serve()
+    assert trio.current_time() == 0
 
 
 @trio_test

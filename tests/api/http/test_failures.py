@@ -153,6 +153,17 @@ async def test_a_failure_before_the_first_byte_is_500(
         site.errors.clear()
 
 
+@trio_test
+async def test_500_to_head_has_no_body(autojump_clock: trio.testing.MockClock) -> None:
+    """As every answer to HEAD."""
+    async with serving(_raise_before) as site:
+        client = site.connect()
+        await client.send(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await client.read_head()).status == 500
+        assert await client.read_rest() == b""
+        site.errors.clear()
+
+
 async def _raise_after(scope: Scope, receive: Receive, send: Send) -> None:
     await send(start())
     await send(part(b"one"))
