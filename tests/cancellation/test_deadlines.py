@@ -165,3 +165,21 @@ def test_at_any_moment_among_others(
             assert allowed is None or took <= allowed + 0.001
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
+    """Also while its cancel, after a stop string, is on its way: the reader already has the finish reason."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
+        await check_nothing_left(bench)
+        stop = first.text.split()[3]
+        request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
+        client = await bench.come(nursery, Client(request, lingers=True))
+        await trio.sleep(1)
+        client.leave()
+        await check_nothing_left(bench)
+    [final] = client.finals
+    assert isinstance(final, Finished)
+    assert bench.outcomes() == {"stop": 1, "length": 1}

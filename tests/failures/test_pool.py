@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, trio_test
@@ -244,3 +245,46 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
         assert engines.scheduler.operations.statistics().blocked is None
         nursery.cancel_scope.cancel()
     await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
+    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
+    request and is not started again; adding another one is another attempt."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
+            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
+            engines.launchers[number] = LoopbackLauncher(
+                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
+            )
+            engines.scheduler.pool.add()
+        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
+        last_death = engines.scheduler.operations.report().engines[1].last_death
+        assert last_death is not None
+        assert "unlike this pool's" in last_death
+        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
+        clients = await engines.come(nursery, 8)
+        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
+        await engines.scheduler.wait_idle()
+        assert engines.launchers[1].starts == 1
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
+    """Its trusted requests and its suspects go on at another one."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 4)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        fresh = await engines.come(nursery, 2, first=10)
+        engines.scheduler.pool.drain("0")
+        engines.launchers[0].kill()
+        await engines.scheduler.wait_idle()
+        await engines.until(lambda: list(engines.conditions()) == ["1"])
+        assert engines.launchers[0].starts == 1
+    for client in (*clients, *fresh):
+        await check_undisturbed(client, PLAN)
