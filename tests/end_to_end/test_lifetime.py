@@ -138,30 +138,6 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
         assert is_gone(engine)
 
 
-def test_what_waits_in_the_queue_is_drained_too() -> None:
-    """Accepted requests are served: one slot, and ten requests that are all answered before the exit."""
-    plan = "step_seconds=0.005"
-    with start("--engine", "scripted", "--scripted", plan, "--max-slots", "1") as served:
-
-        async def main() -> list[Answer]:
-            answers: list[Answer] = []
-
-            async def one(max_tokens: int = 20) -> None:
-                answers.append(await ask(served.port, max_tokens=max_tokens))
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(one, 400)
-                await _eventually_holds(served, 1)
-                for _ in range(9):
-                    nursery.start_soon(one)
-                await _eventually_holds(served, 10)
-                served.process.send_signal(signal.SIGTERM)
-            return answers
-
-        assert [answer.finish_reason for answer in trio.run(main)] == ["length"] * 10
-        assert served.process.wait(60) == 0
-
-
 def test_an_answer_that_the_drain_cuts_off_says_so() -> None:
     """An answer that outlasts the drain ends with an error event, not silently."""
     plan = "step_seconds=0.02"

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 LINUX_ONLY = {
     "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
-    "tests/end_to_end/small_memory.py": "only Linux has control groups; run by hand",
+    "tests/end_to_end/test_small_memory.py": "only Linux has control groups; skipped elsewhere",
     "tests/gate.py": "only Linux counts for how long tasks wait for a core",
     "tests/macos/simulated.py": "makes of a Linux a Mac, without /proc",
 }
