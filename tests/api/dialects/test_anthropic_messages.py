@@ -145,6 +145,8 @@ async def test_thoughts_can_be_omitted(autojump_clock: trio.testing.MockClock) -
     events = await ask(SAID, answer_format=HERMES, thinking=thinking, stream=True)
     for message in (whole, message_of(events)):
         assert message["content"][0] == {"type": "thinking", "thinking": "", "signature": SIGNATURE}
+    kinds = [event["type"] for event in events]
+    assert kinds[kinds.index("content_block_start") + 1] == "ping", "the client sees that it goes on"
 
 
 @trio_test

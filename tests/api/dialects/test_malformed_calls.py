@@ -17,7 +17,7 @@ from api.admin.live import snapshot
 from api.dialects.openai.messages import CalledFunction
 from scheduler.service import Scheduler
 from tests.api.client import client_of
-from tests.api.dialects.test_chat_tools import HERMES
+from tests.api.dialects.test_chat_tools import HERMES, ask, joined
 from tests.api.test_agents import captured
 from tests.api.transcripts import named_events, response_of
 from tests.fakes.playback import Playback
@@ -78,6 +78,10 @@ async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: trio.test
     whole, streamed = await responses(f"{UNKNOWN}\n{GOOD}")
     for response in (whole, streamed):
         assert [item["type"] for item in response["output"]] == ["message", "function_call"]
+    _, body = await ask(f"{UNKNOWN}\n{GOOD}")
+    _, chunks = await ask(f"{UNKNOWN}\n{GOOD}", stream=True)
+    for message in (body["choices"][0]["message"], joined(chunks[:-1])):
+        assert (message["content"].strip(), len(message["tool_calls"])) == (UNKNOWN, 1)
 
 
 @trio_test
