@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
 import trio
 
-from tests.end_to_end.serving import Served, eventually, serving
+from tests.end_to_end.serving import Served, eventually
 
 
 @pytest.fixture
@@ -141,32 +140,3 @@ def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> N
     answers = trio.run(main)
     assert len(answers) == 16
     assert all(answers.count(text) == 4 for text in set(answers))
-
-
-def test_a_real_model_accepts_what_it_would_have_written() -> None:
-    """The embedded model copies a fact: told so, it answers the same. A server of its own: the first drafts
-    are verified whatever they cost, later ones where this machine gains by them. The prediction goes on
-    behind the answer, as does the prompt, which is the other text to draft from: of two of a length the
-    prediction's go first."""
-    fact = "The code of room 7 is 4821."
-    more = "Nobody has asked for the code of any other room, so this is all that there is to say about codes."
-    question: Any = [{"role": "user", "content": f"{fact} What is the code of room 7?"}]
-    with (
-        serving(trained=True) as served,
-        openai.OpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client,
-    ):
-        predicted = client.chat.completions.create(
-            model="penstock-embedded",
-            messages=question,
-            temperature=0,
-            prediction={"type": "content", "content": f"{fact} {more}"},
-        )
-        plain = client.chat.completions.create(model="penstock-embedded", messages=question, temperature=0)
-    assert plain.choices[0].message.content == fact
-    assert predicted.choices == plain.choices
-    assert plain.usage is not None
-    assert predicted.usage is not None
-    assert predicted.usage.completion_tokens == plain.usage.completion_tokens
-    details = predicted.usage.completion_tokens_details
-    assert details is not None
-    assert details.accepted_prediction_tokens
