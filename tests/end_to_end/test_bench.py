@@ -114,14 +114,3 @@ def test_ctrl_c_still_writes_what_was_measured(scripted: Served, tmp_path: Path)
     assert run.interrupted
     assert any(request.outcome is Outcome.OK for request in run.requests)
     assert "INTERRUPTED" in output
-
-
-def test_a_target_that_is_not_there_is_named_before_the_run(tmp_path: Path) -> None:
-    """Nothing listens: there is no run, and no record of one."""
-    done = bench(
-        *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
-        *("--target", "nobody=http://127.0.0.1:9,model=x", *SMALL, "--set", "clients.sessions=8"),
-    )
-    assert done.returncode == 1
-    assert "nobody: http://127.0.0.1:9 does not answer: connect_failed" in done.stderr
-    assert not (tmp_path / "throughput.json").exists()

@@ -16,7 +16,7 @@ import trio
 from loadtests.processes import is_gone
 from tests.end_to_end.preloaded import run_penstock
 from tests.end_to_end.raw_client import Answer, ask, request_bytes
-from tests.end_to_end.serving import Served, eventually, serving, start
+from tests.end_to_end.serving import Served, eventually, start
 
 
 async def _eventually_holds(served: Served, requests: int) -> None:
@@ -180,11 +180,3 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
     assert done.returncode == code
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_options_come_from_the_environment_too() -> None:
-    """PENSTOCK_ENGINE has the effect of --engine, and the command line wins over PENSTOCK_MAX_SLOTS."""
-    environment = {"PENSTOCK_ENGINE": "scripted", "PENSTOCK_MAX_SLOTS": "5"}
-    with serving("--max-slots", "6", environment=environment) as served:
-        assert any('"device": "scripted"' in line for line in served.log), served.log
-        assert served.metric("penstock_slots") == 6

@@ -242,19 +242,3 @@ def _number(result: str) -> str:
     found = re.search(r"\d+", result)
     assert found is not None
     return found[0]
-
-
-def test_a_model_that_does_not_think_is_given_no_thoughts(served: Served) -> None:
-    """A client that asks for little reasoning gets the answer, and no mark of reasoning in it."""
-    said = post(
-        served.url,
-        "/v1/chat/completions",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
-        reasoning_effort="low",
-        temperature=0,
-        max_tokens=ANSWER_TOKENS,
-    )
-    message = said["choices"][0]["message"]
-    assert is_right(message["content"], "Paris")
-    assert "think" not in message["content"]
-    assert not message.get("reasoning_content")
