@@ -245,7 +245,7 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
 @trio_test
 async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
     """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
-    request and is not started again; adding another one is another attempt."""
+    request and is not started again."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
         for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
@@ -253,7 +253,7 @@ async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock)
             engines.launchers[number] = LoopbackLauncher(
                 lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
             )
-            engines.scheduler.pool.add()
+            engines.scheduler.pool.add(engines.launchers[number])
         await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
         last_death = engines.scheduler.operations.report().engines[1].last_death
         assert last_death is not None
@@ -276,7 +276,7 @@ async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_cloc
         clients = await engines.come(nursery, 4)
         await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
         fresh = await engines.come(nursery, 2, first=10)
-        engines.scheduler.pool.drain("0")
+        engines.scheduler.pool.remove("0")
         engines.launchers[0].kill()
         await engines.scheduler.wait_idle()
         await engines.until(lambda: list(engines.conditions()) == ["1"])
