@@ -39,10 +39,10 @@ from api.dialects.decisions.routes import decision_routes
 from api.dialects.embeddings.routes import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
-from api.dialects.rerank.routes import rerank_routes
 from api.dialects.responses.routes import responses_routes
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
+from api.dialects.scores.routes import score_routes
 from api.dialects.tokenization import tokenization_routes
 from api.http.request_id import SCOPE_KEY, RequestIds, echoed
 from api.served_models import ServedModels
@@ -147,7 +147,7 @@ def _add_dialects(
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(score_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
 
 

@@ -221,7 +221,7 @@ def _config(
         found.folder.path,
         shared.keys,
         user_cache_folder(os.environ),
-        None if embedder is None else embedder.pooler,
+        embedder,
         shared.models,
     )
     # One model that cannot be loaded does not end the others.

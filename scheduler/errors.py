@@ -49,16 +49,12 @@ class PromptTooLong(InvalidRequest):
         *,
         param: str,
         counted: bool = True,
-        answered: bool = True,
     ) -> None:
         """`max_tokens` is None if the prompt alone is too long. Unless the tokens were `counted`,
-        `prompt_tokens` is a lower bound. An embedder's text is not `answered`: it needs no room for an
-        answer."""
+        `prompt_tokens` is a lower bound."""
         tokens = f"{prompt_tokens}" if counted else f"at least {prompt_tokens}"
         message = f"This model's maximum context length is {context_tokens} tokens. However, "
-        if not answered:
-            message += f"a text has {tokens} tokens. Please reduce the length of the input."
-        elif max_tokens is None:
+        if max_tokens is None:
             message += f"your request has {tokens} input tokens. Please reduce the length of the messages."
         else:
             message += (

@@ -58,7 +58,7 @@ def main() -> NoReturn:
         # This is here and not in `load`: only the owner of the process may freeze its heap.
         gc.collect()
         gc.freeze()
-        if command.pooler is not None:
+        if command.yields:
             _yield_processor()
         inbox.send(ready)
         _run(

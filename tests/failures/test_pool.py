@@ -15,7 +15,7 @@ from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import PoisonousRequest, Unavailable
-from scheduler.events import Failed, Finished
+from scheduler.events import Failed
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
@@ -37,16 +37,6 @@ class Broken:
             raise ValueError("this GPU is broken")
 
         return await LoopbackLauncher(refuse).run(session)
-
-
-class OnceBroken(LoopbackLauncher):
-    """Its first engine says why it cannot start."""
-
-    async def run(self, session: Session) -> Exit:
-        if self.starts == 0:
-            self.starts += 1
-            return await Broken().run(session)
-        return await super().run(session)
 
 
 class Engines:
@@ -183,31 +173,6 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
 
 
 @trio_test
-async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
-    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
-    request and is not started again."""
-    engines = Engines(1)
-    async with running(engines.scheduler) as nursery:
-        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
-            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
-            engines.launchers[number] = LoopbackLauncher(
-                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
-            )
-            engines.scheduler.pool.add(engines.launchers[number])
-        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
-        last_death = engines.scheduler.operations.report().engines[1].last_death
-        assert last_death is not None
-        assert "unlike this pool's" in last_death
-        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
-        clients = await engines.come(nursery, 8)
-        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
-        await engines.scheduler.wait_idle()
-        assert engines.launchers[1].starts == 1
-    for client in clients:
-        await check_undisturbed(client, PLAN)
-
-
-@trio_test
 async def test_admission_closes_only_when_no_engine_is_left_to_count_on(autojump_clock: MockClock) -> None:
     """One in a crash loop, then both."""
     recovery = RecoveryConfig(max_engine_deaths=2, death_window_seconds=60)
@@ -258,66 +223,6 @@ async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: 
 
 
 @trio_test
-async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
-    """Its trusted requests and its suspects go on at another one."""
-    engines = Engines(2)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        clients = await engines.come(nursery, 4)
-        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
-        fresh = await engines.come(nursery, 2, first=10)
-        engines.scheduler.pool.remove("0")
-        engines.launchers[0].kill()
-        await engines.scheduler.wait_idle()
-        await engines.until(lambda: list(engines.conditions()) == ["1"])
-        assert engines.launchers[0].starts == 1
-    for client in (*clients, *fresh):
-        await check_undisturbed(client, PLAN)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@trio_test
-async def test_a_request_that_leaves_while_it_awaits_an_engine_is_forgotten(
-    count: int, autojump_clock: MockClock
-) -> None:
-    """By its client, or by its deadline; nothing is left of either."""
-    engines = Engines(count)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        leaver, late = (
-            Client(ask("a", max_tokens=LONG)),
-            Client(ask("b", max_tokens=LONG, timeout_seconds=0.02)),
-        )
-        for client in (leaver, late):
-            nursery.start_soon(client.follow, engines.scheduler)
-        await engines.until(lambda: len(engines.scheduler.pool) == 2)
-        for number in range(count):
-            engines.launchers[number].kill()
-        await engines.until(lambda: len(engines.scheduler.pool._awaiting) == 2)
-        leaver.leave()
-        await engines.scheduler.wait_idle()
-        assert len(engines.scheduler.pool._awaiting) == 0
-    assert leaver.finals == []
-    assert [type(final) for final in late.finals] == [Failed]
-
-
-@trio_test
-async def test_all_at_once(autojump_clock: MockClock) -> None:
-    """Three of four engines die together: the fourth takes what it can, the rest goes on as they return."""
-    engines = Engines(4, max_slots=6)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        clients = await engines.come(nursery, 20)
-        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
-        for number in (0, 1, 2):
-            engines.launchers[number].kill()
-        await engines.scheduler.wait_idle()
-    for client in clients:
-        assert isinstance(client.finals[0], Finished)
-        await check_undisturbed(client, PLAN)
-
-
-@trio_test
 async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClock) -> None:
     """Requests wait, and reports are empty."""
     engines = Engines(0, engines_join=True, must_start=False)
@@ -338,17 +243,43 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
 
 
 @trio_test
-async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_clock: MockClock) -> None:
-    """Under its own name; others are left alone."""
+async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
+    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
+    request and is not started again."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
-        once_broken = OnceBroken()
-        engines.scheduler.pool.add(once_broken)
-        await engines.until(lambda: engines.conditions()["1"] == "failed")
-        engines.scheduler.pool.retry("0")
-        engines.scheduler.pool.retry("1")
-        await engines.all_ready()
-        assert (engines.launchers[0].starts, once_broken.starts) == (1, 2)
-        (client,) = await engines.come(nursery, 1)
+        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
+            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
+            engines.launchers[number] = LoopbackLauncher(
+                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
+            )
+            engines.scheduler.pool.add(engines.launchers[number])
+        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
+        last_death = engines.scheduler.operations.report().engines[1].last_death
+        assert last_death is not None
+        assert "unlike this pool's" in last_death
+        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
+        clients = await engines.come(nursery, 8)
+        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
         await engines.scheduler.wait_idle()
-    await check_undisturbed(client, PLAN)
+        assert engines.launchers[1].starts == 1
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
+    """Its trusted requests and its suspects go on at another one."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 4)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        fresh = await engines.come(nursery, 2, first=10)
+        engines.scheduler.pool.remove("0")
+        engines.launchers[0].kill()
+        await engines.scheduler.wait_idle()
+        await engines.until(lambda: list(engines.conditions()) == ["1"])
+        assert engines.launchers[0].starts == 1
+    for client in (*clients, *fresh):
+        await check_undisturbed(client, PLAN)

@@ -40,6 +40,8 @@ OPERATIONS = (
     ("POST", "/v1/rerank"),
     ("POST", "/v2/rerank"),
     ("POST", "/rerank"),
+    ("POST", "/v1/score"),
+    ("POST", "/score"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/responses/{response_id}"),
     ("DELETE", "/v1/responses/{response_id}"),
