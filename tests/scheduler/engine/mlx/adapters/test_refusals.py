@@ -62,7 +62,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
 
 
 def _tensors(**changed: mx.array | None) -> Callable[[Path], None]:
-    """With these tensors by the layer's name in its model; None: without it."""
+    """Return a change to these tensors, by the layer's name in its model; what is None is taken out."""
 
     def change(folder: Path) -> None:
         def replaced(tensors: dict[str, mx.array]) -> None:

@@ -130,7 +130,7 @@ class Course:
     """What the engine goes through meanwhile."""
 
     seed: int
-    """Of the prefill budgets, and of drafts."""
+    """It makes the prefill budgets, and drafts."""
     preempted: frozenset[int] = frozenset()
     """Turns."""
     dies_at: int | None = None
@@ -139,7 +139,7 @@ class Course:
     kv_tokens: int = 0
     """How many fit into the KV budget, so that others are evicted; 0: any number."""
     traits: Traits | None = None
-    """Of a device that is not this one."""
+    """What a device has that is not this one."""
 
 
 _MOST_CHOICES = 2
