@@ -74,3 +74,12 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         assert lease.length == tokens - 1
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
     assert lines[100_000] < 160
+
+
+def test_what_left_the_queue_does_not_pile_up_in_it() -> None:
+    cache = cache_of(200 * 10)
+    for index in range(200):
+        keep(cache, words(100 * index, 10))
+    for _ in range(5_000):
+        cache.release(cache.match_and_lease(at(words(100 * 150, 10))))
+    assert len(cache._queue) <= 64 + 4 * 200
