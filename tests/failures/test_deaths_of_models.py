@@ -80,8 +80,7 @@ def _expected(alone: Alone, asked: GenerationRequest) -> Answer:
 
 
 def _heard(client: Client) -> Answer:
-    chosen = [entry.chosen for entry in client.logprobs]
-    return Answer([token.token_id for token in chosen], [token.logprob for token in chosen])
+    return Answer([entry.ids[0] for entry in client.logprobs], [entry.values[0] for entry in client.logprobs])
 
 
 async def _killed(folder: Path, clients: list[Client]) -> float:
