@@ -8,7 +8,9 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
+from scheduler.engine.mlx.fusing import Exact, fuse
 from scheduler.engine.mlx.upstream.mend import mend
+from scheduler.engine.mlx.upstream.shifted_norms import shift_once
 
 _BASE: dict[str, Any] = {
     "vocab_size": 300,
@@ -175,8 +177,15 @@ ONE_OF_EACH_KIND = ("deepseek_v3", "gpt_oss", "qwen3", "qwen3_next", "rwkv7")
 layers beside full attention, and recurrent layers only."""
 
 
+def fused(model: Any, known: Exact | None = None) -> Any:
+    """Return this model with its projections fused, as `load` does."""
+    shift_once(model)
+    fuse(model, known or {})
+    return model
+
+
 def random_model(family: str, **changes: Any) -> Any:
-    """As `load` returns it: mended."""
+    """As `load` reads it: mended."""
     module = importlib.import_module(f"mlx_lm.models.{family}")
     # Also before the initial weights are drawn: mlx-lm's compiled samplers leave a state behind that
     # cannot be drawn from.

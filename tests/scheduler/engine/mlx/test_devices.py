@@ -52,7 +52,9 @@ BRANCHES = {
     ("packed.py", "multiplies_packed"): "test_packed.py",
     ("pooling/backend.py", "evaluation_seconds"): "pooling/test_vectors.py",
     ("sampling/row_sampling.py", "exp_is_slow"): "test_devices.py",
+    ("fusing.py", "kind"): "test_fusing.py",
     ("upstream/attention.py", "exp_is_slow"): "sixteen_bit/test_attention.py",
+    ("upstream/products.py", "kind"): "test_fusing.py",
 }
 """Who asks for a trait, and the test that forces both sides of it."""
 

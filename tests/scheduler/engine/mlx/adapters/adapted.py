@@ -16,7 +16,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
 from scheduler.shared.adapter_files import fingerprint
 from scheduler.shared.messages import AdapterSource, Sampling, Submit
-from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.families import fused, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
 
 
@@ -70,7 +70,7 @@ class AdaptedEngine(ReuseEngine):
     def __init__(
         self, family: str, *sources: AdapterSource, make: Callable[[str], Any] = random_model, **changes: Any
     ) -> None:
-        super().__init__(make(family), family, **changes)
+        super().__init__(fused(make(family)), family, **changes)
         self.sources = sources
         self._by_itself = partial(AdaptedEngine, family, *sources, make=make, budget_bytes=0, max_slots=1)
         self._single: AdaptedEngine | None = None

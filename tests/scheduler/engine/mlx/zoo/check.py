@@ -28,6 +28,7 @@ from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, KvCacheDtype, Re
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, kv_bytes, prompt_of, request
 from tests.scheduler.engine.guesses import Guesses
+from tests.scheduler.engine.mlx.families import fused
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, rounding
@@ -170,14 +171,14 @@ _PREFIX = words(_PREFIX_TOKENS, 1000)
 
 
 class Trial:
-    """One model in all scenes, mended, held to what mlx-lm's own says."""
+    """One model in all scenes, mended and fused, held to what mlx-lm's own says."""
 
     def __init__(
         self, model: Any, model_type: str, exact: Any = None, kv_cache_dtype: KvCacheDtype = "auto"
     ) -> None:
         """`exact`: for a model that is not in float32, the same weights in float32."""
         self._kv_cache_dtype = kv_cache_dtype
-        self._model, self._type = mend(copy.deepcopy(model)), model_type
+        self._model, self._type = fused(mend(copy.deepcopy(model))), model_type
         self._rule = None if exact is None else Rule(model, exact)
         if (packing := PACKINGS[kv_cache_dtype]) is not None:
             # Whose caches can be cut, where mlx-lm's cannot.

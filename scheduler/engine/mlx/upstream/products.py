@@ -1,0 +1,221 @@
+"""Linear layers in fewer operations, with the same bits: a weight is transposed once, and layers that read
+the same input share one product.
+
+mlx-lm's layers transpose their weight in each call, and multiply the same input once each (q, k and v; gate
+and up). Each operation is host time. A layer keeps its weights, as views of what is held once, and gets
+another class, a subclass of its own, so that adapters and whatever else looks at the model see no difference.
+`../fusing.py` decides which layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from itertools import accumulate, pairwise
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
+
+from scheduler.engine.mlx.device import device
+
+FEW = 32
+"""Up to this number of tokens each is probed by itself, because devices choose kernels by it."""
+MANY = FEW + 1
+"""Stands for any number beyond."""
+
+
+class _Columns:
+    """A weight and its transpose, a view. What the instance itself has is no parameter of the model."""
+
+    columns: mx.array
+    """(inputs, outputs)"""
+    stacks: dict[int, tuple[mx.array, mx.array | None]]
+    """What is multiplied and added, by the number of rows if each has one token, else 0: all views."""
+
+    def product(self, x: mx.array) -> mx.array:
+        shape = x.shape
+        rows = shape[0] if len(shape) == 3 and shape[1] == 1 else 0
+        if (stack := self.stacks.get(rows)) is None:
+            stack = self.stacks[rows] = self._stack(rows)
+        weight, bias = stack
+        return x @ weight if bias is None else mx.addmm(bias, x, weight)
+
+    def _stack(self, rows: int) -> tuple[mx.array, mx.array | None]:
+        """Return weights of three axes where they spare two operations: MLX makes two axes of the input's
+        three, and three of the product's two. A GPU multiplies one matrix of all rows then, a CPU would
+        multiply each row."""
+        bias = self.get("bias")  # type: ignore[attr-defined]
+        if not rows or (rows > 1 and device().traits.kind == "cpu"):
+            return self.columns, bias
+        weight = mx.broadcast_to(self.columns, (rows, *self.columns.shape))
+        return weight, None if bias is None else mx.broadcast_to(bias, (rows, 1, *bias.shape))
+
+
+class TurnedLinear(_Columns, Linear):  # type: ignore[misc]  # mlx has no types
+    __call__ = _Columns.product
+
+
+class TurnedEmbedding(_Columns, Embedding):  # type: ignore[misc]
+    as_linear = _Columns.product
+
+
+class TurnedExperts(SwitchLinear):  # type: ignore[misc]
+    """(experts, inputs, outputs)"""
+
+    columns: mx.array
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        y = mx.gather_mm(x, self.columns, rhs_indices=indices, sorted_indices=sorted_indices)
+        return y + mx.expand_dims(self["bias"][indices], -2) if "bias" in self else y
+
+
+_TURNED: dict[type[Any], type[Any]] = {
+    Linear: TurnedLinear,
+    Embedding: TurnedEmbedding,
+    SwitchLinear: TurnedExperts,
+}
+
+
+def turn(module: Any) -> None:
+    """Transpose the weight of this layer now, if it does so in each call."""
+    if (turned := _TURNED.get(type(module))) is None:
+        return
+    columns = module.weight.swapaxes(-1, -2)
+    mx.eval(columns)
+    vars(module).update(columns=columns, stacks={})
+    module.__class__ = turned
+
+
+class _Share:
+    """What a layer has not taken yet of the product of its group. The input (and the choice of experts) is
+    held with it, so that no other array gets its identity."""
+
+    __slots__ = ("indices", "part", "product", "x")
+
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        self.x: mx.array | None = None
+        self.indices: mx.array | None = None
+        self.part: mx.array | None = None
+
+    def take(self) -> mx.array:
+        found, self.x, self.indices, self.part = self.part, None, None, None
+        assert found is not None
+        return found
+
+
+class Product:
+    """The product of what several layers multiply one input by."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        """Their arrays are concatenated, and held twice until `take_over`."""
+        axis = axis_of(members[0])
+        self.whole: Any = copy(members[0])
+        for name in arrays_of(members[0]):
+            self.whole[name] = mx.concatenate([member[name] for member in members], axis=axis)
+        mx.eval(arrays_of(self.whole))
+        turn(self.whole)
+        self.exact: frozenset[int] = frozenset()
+        """Numbers of tokens for which it is taken."""
+        self._ends = [0, *accumulate(member.weight.shape[axis] for member in members)]
+        self._shares = [_Share(self) for _ in members]
+
+    def take_over(self, members: Sequence[Any], exact: Collection[int]) -> None:
+        """Let these layers take their parts from now on, for `exact` numbers of tokens, and drop their own
+        arrays for views."""
+        self.exact = frozenset(exact)
+        experts = axis_of(members[0]) == 1
+        for member, share, ends in zip(members, self._shares, pairwise(self._ends), strict=True):
+            outputs = slice(*ends)
+            for name in arrays_of(member):
+                whole = self.whole[name]
+                member[name] = whole[:, outputs] if experts else whole[outputs]
+            mx.eval(arrays_of(member))
+            turn(member)
+            vars(member)["share"] = share
+            member.__class__ = _PARTS[type(member)]
+
+    def parts(self, y: mx.array) -> list[mx.array]:
+        # One operation, but its views of several rows say that they are as small as their numbers. MLX's
+        # rotary positions on CUDA allocate what a view says, and write it with the view's strides.
+        if y.size == self._ends[-1] or device().traits.kind != "cuda":
+            found: list[mx.array] = mx.split(y, self._ends[1:-1], axis=-1)  # type: ignore[assignment]
+            return found
+        return [y[..., slice(*ends)] for ends in pairwise(self._ends)]
+
+    def give(self, y: mx.array, x: mx.array, indices: mx.array | None = None) -> None:
+        """Let each layer of the group take its part of `y`, the product of `x`, once."""
+        for share, part in zip(self._shares, self.parts(y), strict=True):
+            share.x, share.indices, share.part = x, indices, part
+
+
+class _Part:
+    """A layer that takes a part of a product."""
+
+    share: _Share
+
+    def __call__(self, x: mx.array) -> mx.array:
+        share = self.share
+        if share.x is not x:
+            product = share.product
+            if min(x.size // x.shape[-1], MANY) not in product.exact:
+                alone: mx.array = super().__call__(x)  # type: ignore[misc]
+                return alone
+            product.give(product.whole(x), x)
+        return share.take()
+
+
+class _ExpertsPart:
+    """A layer of experts that takes a part of a product."""
+
+    share: _Share
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        share = self.share
+        if share.x is not x or share.indices is not indices:
+            product = share.product
+            product.give(product.whole(x, indices, sorted_indices=sorted_indices), x, indices)
+        return share.take()
+
+
+class LinearPart(_Part, TurnedLinear):
+    pass
+
+
+class QuantizedPart(_Part, QuantizedLinear):  # type: ignore[misc]
+    pass
+
+
+class ExpertsPart(_ExpertsPart, TurnedExperts):
+    pass
+
+
+class QuantizedExpertsPart(_ExpertsPart, QuantizedSwitchLinear):  # type: ignore[misc]
+    pass
+
+
+_PARTS: dict[type[Any], type[Any]] = {
+    TurnedLinear: LinearPart,
+    QuantizedLinear: QuantizedPart,
+    TurnedExperts: ExpertsPart,
+    QuantizedSwitchLinear: QuantizedExpertsPart,
+}
+KINDS: tuple[type[Any], ...] = (Linear, QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
+"""Layers that may share a product."""
+
+
+def are_experts(module: Any) -> bool:
+    return isinstance(module, SwitchLinear | QuantizedSwitchLinear)
+
+
+def axis_of(module: Any) -> int:
+    """Return the axis of the outputs in each of a layer's arrays."""
+    return 1 if are_experts(module) else 0
+
+
+def arrays_of(module: Any) -> dict[str, mx.array]:
+    return {name: array for name, array in module.items() if isinstance(array, mx.array)}
