@@ -163,11 +163,9 @@ def _fuse(model: Any, command: Load) -> None:
     """Let layers of this model share products whose bits stay the same on this device, as far as is known or
     can be seen."""
     kept = _kept_verdicts(command)
-    # What chooses the kernels: with OpenBLAS the processor and its threads.
     blas = [os.environ.get(name, "") for name in ("LD_PRELOAD", "OPENBLAS_NUM_THREADS")]
-    machine = platform.node() if device().traits.kind == "cpu" else ""
-    software = (version("mlx"), device().name, device().float32, platform.mac_ver()[0], machine)
-    key = verdict_key(b"fused projections", *software, *blas)
+    software = (version("mlx"), device().name, device().float32, platform.mac_ver()[0], *blas)
+    key = verdict_key(b"fused projections", *software)
     known = (kept.read(key, Exact) if kept is not None else None) or {}
     found = fuse(model, known)
     if kept is not None and found != known:

@@ -55,11 +55,11 @@ class _Columns:
         return weight, None if bias is None else mx.broadcast_to(bias, (rows, 1, *bias.shape))
 
 
-class TurnedLinear(_Columns, Linear):  # type: ignore[misc]  # mlx has no types
+class TurnedLinear(_Columns, Linear):  # mlx has no types
     __call__ = _Columns.product
 
 
-class TurnedEmbedding(_Columns, Embedding):  # type: ignore[misc]
+class TurnedEmbedding(_Columns, Embedding):
     as_linear = _Columns.product
 
 
@@ -186,7 +186,7 @@ class LinearPart(_Part, TurnedLinear):
     pass
 
 
-class QuantizedPart(_Part, QuantizedLinear):  # type: ignore[misc]
+class QuantizedPart(_Part, QuantizedLinear):
     pass
 
 

@@ -167,7 +167,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def one(x: mx.array, *others: Any, **fields: Any) -> mx.array:
         arrays = [array for array in (*others, *fields.values()) if isinstance(array, mx.array)]
-        found: mx.array = mx.depends(x, arrays or [mx.array(0)])  # type: ignore[assignment]
+        found: mx.array = mx.depends(x, arrays or [mx.array(0)])
         return found
 
     for name in ("rms_norm", "rope", "scaled_dot_product_attention"):
