@@ -100,12 +100,7 @@ class _Share:
         self.product = product
         self.x: mx.array | None = None
         self.indices: mx.array | None = None
-        self.part: mx.array | None = None
-
-    def take(self) -> mx.array:
-        found, self.x, self.indices, self.part = self.part, None, None, None
-        assert found is not None
-        return found
+        self.part: Any = None
 
 
 class Product:
@@ -147,26 +142,32 @@ class Product:
             return found
         return [y[..., slice(*ends)] for ends in pairwise(self._ends)]
 
-    def give(self, y: mx.array, x: mx.array, indices: mx.array | None = None) -> None:
-        """Let each layer of the group take its part of `y`, the product of `x`, once."""
-        for share, part in zip(self._shares, self.parts(y), strict=True):
-            share.x, share.indices, share.part = x, indices, part
+    def give(self, share: _Share, y: mx.array, x: mx.array, indices: mx.array | None = None) -> mx.array:
+        """Return `share`'s part of `y`, the product of `x`, and let each other layer of the group take its
+        own, once."""
+        for each, part in zip(self._shares, self.parts(y), strict=True):
+            each.x, each.indices, each.part = x, indices, part
+        own: mx.array = share.part
+        share.x = share.indices = share.part = None
+        return own
 
 
 class _Part:
-    """A layer that takes a part of a product."""
+    """A layer that takes a part of a product. It calls little, for it runs in each layer of each step."""
 
     share: _Share
 
     def __call__(self, x: mx.array) -> mx.array:
         share = self.share
-        if share.x is not x:
-            product = share.product
-            if min(x.size // x.shape[-1], MANY) not in product.exact:
-                alone: mx.array = super().__call__(x)  # type: ignore[misc]
-                return alone
-            product.give(product.whole(x), x)
-        return share.take()
+        if share.x is x:
+            part: mx.array = share.part
+            share.x = share.part = None
+            return part
+        product = share.product
+        if min(x.size // x.shape[-1], MANY) in product.exact:
+            return product.give(share, product.whole(x), x)
+        alone: mx.array = super().__call__(x)  # type: ignore[misc]
+        return alone
 
 
 class _ExpertsPart:
@@ -176,10 +177,12 @@ class _ExpertsPart:
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         share = self.share
-        if share.x is not x or share.indices is not indices:
-            product = share.product
-            product.give(product.whole(x, indices, sorted_indices=sorted_indices), x, indices)
-        return share.take()
+        if share.x is x and share.indices is indices:
+            part: mx.array = share.part
+            share.x = share.indices = share.part = None
+            return part
+        product = share.product
+        return product.give(share, product.whole(x, indices, sorted_indices=sorted_indices), x, indices)
 
 
 class LinearPart(_Part, TurnedLinear):

@@ -18,15 +18,18 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from loadtests.step.graph import operations
+from loadtests.step.steps import counted_calls
 from scheduler.engine.mlx import fusing
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.loading import load
+from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.mlx.upstream.products import MANY, Product
 from scheduler.models.random_qwen3 import TINY, write_model
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, fused, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, words
+from tests.scheduler.engine.mlx.zoo.census import build, names
 
 
 def _logits(model: Any) -> list[mx.array]:
@@ -50,11 +53,11 @@ def _products(model: Any) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "family",
-    sampled(sorted(FAMILIES), ["qwen3", "gpt_oss", "gemma3_text", "deepseek_v3", "qwen3_next", "llama"]),
+    "name",
+    sampled(names(), ["qwen3", "gpt_oss", "gemma3_text", "deepseek_v3", "qwen3_next", "llama"]),
 )
-def test_logits_are_the_same_to_the_bit(family: str) -> None:
-    model = random_model(family)
+def test_logits_are_the_same_to_the_bit(name: str) -> None:
+    model = mend(build(name)[0])
     assert _are_equal(model, fused(copy.deepcopy(model)))
 
 
@@ -115,6 +118,17 @@ def test_a_part_is_of_the_input_that_is_given() -> None:
     assert known() is None
 
 
+def test_several_rows_are_sliced_on_cuda() -> None:
+    """A view of `split` says that it is as small as its numbers, and CUDA's rotary positions believe it."""
+    product, one, two = Product(_linears()), mx.ones((1, 1, 15)), mx.ones((2, 1, 15))
+    mx.eval(one, two)
+    made = {}
+    for name, traits in (("cuda", CUDA), ("metal", METAL), ("x86", X86)):
+        with forced(traits):
+            made[name] = [operations(product.parts(y)) for y in (one, two)]
+    assert made == {"cuda": [1, 3], "metal": [1, 1], "x86": [1, 1]}
+
+
 def test_layers_multiply_by_themselves_where_bits_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe counts for each number of tokens; experts cannot multiply by themselves any more."""
     whole = fusing._holds
@@ -129,34 +143,52 @@ def test_layers_multiply_by_themselves_where_bits_would_differ(monkeypatch: pyte
     assert counts[0] >= counts[1] + 2 * len(other.layers), "two products of q, k and v more in each layer"
 
 
-def test_layers_with_inputs_of_their_own_share_nothing() -> None:
+@pytest.mark.parametrize("tokens", [1, 3], ids=["always", "in chunks"])
+def test_layers_with_inputs_of_their_own_share_nothing(tokens: int) -> None:
     model = random_model("qwen3")
     for layer in model.layers:
-        layer.self_attn.k_proj, layer.self_attn.v_proj = (
-            _OnCopies.of(one) for one in (layer.self_attn.k_proj, layer.self_attn.v_proj)
-        )
+        for name in ("k_proj", "v_proj"):
+            setattr(layer.self_attn, name, _OnCopies(getattr(layer.self_attn, name), tokens))
     assert len(_products(fused(model))) == len(model.layers), "gate and up"
 
 
 class _OnCopies(Linear):
-    @classmethod
-    def of(cls, one: Any) -> _OnCopies:
-        made = cls(1, 1, bias=False)
-        made.inner = one
-        return made
+    """A layer that reads a copy of an input of at least this number of tokens."""
+
+    def __init__(self, inner: Any, tokens: int) -> None:
+        super().__init__(1, 1, bias=False)
+        self.inner, self.tokens = inner, tokens
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.inner(x + 0)
+        y: mx.array = self.inner(x + 0 if x.shape[1] >= self.tokens else x)
         return y
+
+
+def _python_calls(model: Any) -> int:
+    cache, code = make_prompt_cache(model), type(model).__call__.__code__
+    model(mx.array([[1, 2, 3]]), cache=cache)
+    with counted_calls(lambda found: found is code) as calls:
+        model(mx.array([[1]]), cache=cache)
+    return calls.model
+
+
+def test_a_step_calls_less_python() -> None:
+    """No product of its own for each of five layers, and no search for a layer's parts."""
+    model = random_model("qwen3")
+    fewer = _python_calls(model) - _python_calls(fused(copy.deepcopy(model)))
+    assert fewer >= 7 * len(model.layers)
 
 
 def test_what_was_probed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(TINY, tmp_path / "model")
     command = load_of(tmp_path / "model", cache_folder=str(tmp_path / "cache"))
     first = load(command, lambda stage: None)._model
-    monkeypatch.setattr(fusing, "_holds", lambda *args: pytest.fail("it is known"))
-    second = load(command, lambda stage: None)._model
+    with monkeypatch.context() as patched:
+        patched.setattr(fusing, "_holds", lambda *args: pytest.fail("it is known"))
+        second = load(command, lambda stage: None)._model
     assert len(_products(first)) == len(_products(second)) == 2 * len(first.layers)
+    other = fused(random_model("qwen3"), {"another shape": ()})
+    assert _products(other)
     unchecked = load_of(tmp_path / "model", load_check="off")
     assert not _products(load(unchecked, lambda stage: None)._model)
 
