@@ -28,6 +28,7 @@ from scheduler.engine.mlx.upstream.products import (
     FEW,
     KINDS,
     MANY,
+    SORTED_FROM,
     Product,
     are_experts,
     arrays_of,
@@ -38,8 +39,6 @@ from scheduler.shared.device_errors import is_device_error
 
 _CHUNKS = (48, 256)
 """Tokens of the chunks that are probed."""
-_SORTED_FROM = 64
-"""Choices of experts from which on mlx-lm sorts tokens by expert."""
 Exact = dict[str, tuple[int, ...]]
 """The numbers of tokens for which a product has the bits of its parts, by its shape."""
 
@@ -211,7 +210,7 @@ def _random(group: _Group, tokens: int) -> Sequence[Any]:
         return (mx.random.normal((tokens, 1, inputs), key=key).astype(group.dtype),)
     count = tokens * group.choices
     experts = mx.random.randint(0, first.num_experts, (count,), key=key)
-    if count < _SORTED_FROM:
+    if count < SORTED_FROM:
         x = mx.random.normal((tokens, 1, 1, 1, inputs), key=key)
         return x.astype(group.dtype), experts.reshape(tokens, 1, group.choices), False
     x = mx.random.normal((count, 1, inputs), key=key)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
+from functools import cache
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import mlx.core as mx
@@ -26,6 +28,8 @@ FEW = 32
 """Up to this number of tokens each is probed by itself, because devices choose kernels by it."""
 MANY = FEW + 1
 """Stands for any number beyond."""
+SORTED_FROM = 64
+"""Choices of experts from which on mlx-lm sorts tokens by expert."""
 
 
 class _Columns:
@@ -63,13 +67,46 @@ class TurnedEmbedding(_Columns, Embedding):
     as_linear = _Columns.product
 
 
+@cache
+def _inputs_of(inputs: tuple[int, ...], choices: tuple[int, ...]) -> mx.array:
+    """Return which of the inputs each choice of an expert multiplies: of each token, its own."""
+    each = mx.arange(prod(inputs), dtype=mx.uint32).reshape(inputs)
+    return mx.broadcast_to(each, mx.broadcast_shapes(inputs, choices))
+
+
+def _counted(x: mx.array, indices: mx.array, sorted_indices: bool) -> mx.array | None:
+    """Return what MLX would count in each call, which a GPU does in a kernel. Sorted ones, of which there are
+    many, have kernels of their own."""
+    if sorted_indices or max(indices.size, x.size // x.shape[-1]) >= SORTED_FROM:
+        return None
+    return _inputs_of(x.shape[:-2], indices.shape)
+
+
 class TurnedExperts(SwitchLinear):  # type: ignore[misc]
+    columns: mx.array
     """(experts, inputs, outputs)"""
 
-    columns: mx.array
-
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
-        y = mx.gather_mm(x, self.columns, rhs_indices=indices, sorted_indices=sorted_indices)
+        inputs = _counted(x, indices, sorted_indices)
+        y = mx.gather_mm(x, self.columns, inputs, indices, sorted_indices=sorted_indices)
+        return y + mx.expand_dims(self["bias"][indices], -2) if "bias" in self else y
+
+
+class CountedExperts(QuantizedSwitchLinear):  # type: ignore[misc]
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        y = mx.gather_qmm(
+            x,
+            self["weight"],
+            self["scales"],
+            self.get("biases"),
+            _counted(x, indices, sorted_indices),
+            indices,
+            group_size=self.group_size,
+            bits=self.bits,
+            mode=self.mode,
+            global_scale=self.global_scale,
+            sorted_indices=sorted_indices,
+        )
         return y + mx.expand_dims(self["bias"][indices], -2) if "bias" in self else y
 
 
@@ -77,16 +114,18 @@ _TURNED: dict[type[Any], type[Any]] = {
     Linear: TurnedLinear,
     Embedding: TurnedEmbedding,
     SwitchLinear: TurnedExperts,
+    QuantizedSwitchLinear: CountedExperts,
 }
 
 
 def turn(module: Any) -> None:
-    """Transpose the weight of this layer now, if it does so in each call."""
+    """Do once what this layer does in each call: transpose its weight, count its inputs."""
     if (turned := _TURNED.get(type(module))) is None:
         return
-    columns = module.weight.swapaxes(-1, -2)
-    mx.eval(columns)
-    vars(module).update(columns=columns, stacks={})
+    if turned is not CountedExperts:
+        columns = module.weight.swapaxes(-1, -2)
+        mx.eval(columns)
+        vars(module).update(columns=columns, stacks={})
     module.__class__ = turned
 
 
@@ -197,7 +236,7 @@ class ExpertsPart(_ExpertsPart, TurnedExperts):
     pass
 
 
-class QuantizedExpertsPart(_ExpertsPart, QuantizedSwitchLinear):  # type: ignore[misc]
+class QuantizedExpertsPart(_ExpertsPart, CountedExperts):
     pass
 
 
@@ -205,7 +244,7 @@ _PARTS: dict[type[Any], type[Any]] = {
     TurnedLinear: LinearPart,
     QuantizedLinear: QuantizedPart,
     TurnedExperts: ExpertsPart,
-    QuantizedSwitchLinear: QuantizedExpertsPart,
+    CountedExperts: QuantizedExpertsPart,
 }
 KINDS: tuple[type[Any], ...] = (Linear, QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
 """Layers that may share a product."""
