@@ -1,4 +1,4 @@
-"""Endpoints for operators of several engines: list them, add one, drain one."""
+"""Endpoints for operators: list engines, add and drain one; load and unload a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
+import trio
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
@@ -50,6 +51,29 @@ def engine_routes(models: ServedModels) -> APIRouter:
         name, 409 for the last engine."""
         scheduler = models.model(model).scheduler
         return JSONResponse(_state(scheduler, scheduler.pool.drain(name)), status_code=202)
+
+    return router
+
+
+def loading_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
+
+    # `:path`, because hub ids contain a slash.
+    @router.post("/v1/models/{name:path}/load", status_code=202)
+    async def load(
+        name: str, keep_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None
+    ) -> JSONResponse:
+        """Load a model now, if there is memory for it, or as soon as there is. `keep_seconds`: unload it
+        after this time without a request, from now on; negative: never for that."""
+        models.fleet.load(models.model(name).name, trio.current_time(), keep_seconds)
+        return JSONResponse(models.listing(name), status_code=202)
+
+    @router.post("/v1/models/{name:path}/unload", status_code=202)
+    async def unload(name: str) -> JSONResponse:
+        """Unload a model when the requests that run are over; a load that is under way ends at once. The next
+        request for it, or one that waits for it, loads it again."""
+        models.fleet.unload(models.model(name).name)
+        return JSONResponse(models.listing(name), status_code=202)
 
     return router
 

@@ -59,10 +59,26 @@ EVERYWHERE: Fields = {
     "bad_words": Unsupported("use logit_bias to exclude tokens"),
     "allowed_token_ids": Unsupported("use a grammar to restrict the answer"),
     "truncate_prompt_tokens": _NEVER_CUT,
+    "prompt_logprobs": Unsupported("use echo and logprobs of /v1/completions"),
     "logits_processors": _NO_CODE,
     "custom_logit_processor": _NO_CODE,
     "container": _NO_CODE,
     "structural_tag": Unsupported("use tools with strict: true"),
+    **dict.fromkeys(("max_new_tokens", "n_predict"), Unsupported("use max_tokens", (-1,))),
+    "think": Unsupported("use reasoning_effort", only=()),
+    **dict.fromkeys(
+        ("thinking_budget", "thinking_budget_tokens", "reasoning_budget_tokens"),
+        Unsupported("use thinking_token_budget", (-1,)),
+    ),
+    **dict.fromkeys(
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern"),
+            *("json_schema", "grammar", "regex", "ebnf", "format"),
+        ),
+        Unsupported("use response_format, or vLLM's structured_outputs"),
+    ),
+    "repeat_penalty": Unsupported("use repetition_penalty", (1,)),
+    "no_stop_trim": Unsupported("use include_stop_str_in_output"),
     "stop_regex": Unsupported("use stop, with texts"),
     "adapters": Unsupported("name the adapter in model, as model:adapter"),
     "xtc_probability": Unsupported(_NO_SAMPLER, (0,)),
@@ -92,7 +108,6 @@ EVERYWHERE: Fields = {
 }
 RESPONSES: Fields = {
     **EVERYWHERE,
-    "prompt_logprobs": Unsupported("use /v1/completions or /v1/chat/completions"),
     "prompt": Unsupported("the server stores no prompts"),
     "context_management": Unsupported("the server never removes parts of a conversation"),
 }

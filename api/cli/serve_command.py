@@ -5,43 +5,27 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from api.options import options
-from api.options.other_servers import explained
 from api.options.settings import ServeSettings
 from api.rotating_log import RotatingLog
 from scheduler.errors import OptionError
 from scheduler.shared.user_cache import user_cache_folder
 
-_PATHS = frozenset(("model",))
-"""Options that take a path among other things."""
 _LOG_BYTES, _LOG_FILES = 10_000_000, 3
 _POSITIONAL = "positional_model"
 """Parameter of the model that is given without `--model`."""
 
 
 class _GroupedHelp(click.Command):
-    """Shows options under their groups' headings, in the order of their declaration, and answers other
-    servers' options by what they are here."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption:
-            if (known := explained(given)) is None:
-                raise
-            raise click.UsageError(known, ctx) from None
+    """Shows options under their groups' headings, in the order of their declaration."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {option.field: option for option in options.options()}
@@ -51,44 +35,25 @@ class _GroupedHelp(click.Command):
             # The command's own text describes its argument.
             if isinstance(parameter, click.Argument) or (record := parameter.get_help_record(ctx)) is None:
                 continue
-            names, text = record
-            if option is not None:
-                names = ", ".join([names.split()[0], *option.flags[1:]]) + f" {_metavar(option)}"
-            described.append(("Other" if option is None else option.group, (names, text)))
+            described.append(("Other" if option is None else option.group, record))
         for group, records in groupby(described, key=lambda pair: pair[0]):
             with formatter.section(group):
                 formatter.write_dl([record for _, record in records])
 
 
-def _click_options(option: options.Option) -> Iterator[click.Option]:
-    """Yield one option for each name, so that two names with different values can be refused; help shows them
-    together.
-
-    Values stay text here: `options.load` checks them all, and names the option when it refuses one.
-    """
+def _click_option(option: options.Option) -> click.Option:
+    """Return the option, whose value stays text here: `options.load` checks them all, and names the option
+    when it refuses one."""
     default = f"  [default: {option.default_text}]" if option.default_text else ""
-    for name in option.names:
-        yield click.Option(
-            [options.flag(name)],
-            metavar=_metavar(option),
-            help=f"{option.help}{default}",
-            envvar=options.variable(name),
-            show_envvar=True,
-            hidden=name != option.field,
-            type=_WithCommas() if option.repeated else None,
-            multiple=option.repeated,
-            shell_complete=partial(_completed, option),
-        )
-
-
-def _completed(
-    option: options.Option, _ctx: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return completions of a value from the option's field, because for click every value is text."""
-    annotation = ServeSettings.model_fields[option.field].annotation
-    if option.field in _PATHS or Path in (annotation, *get_args(annotation)):
-        return [CompletionItem(incomplete, type="file")]
-    return [CompletionItem(one) for one in option.choices if one.startswith(incomplete)]
+    return click.Option(
+        [options.flag(option.field)],
+        metavar="|".join(option.choices) or "VALUE",
+        help=f"{option.help}{default}",
+        envvar=options.variable(option.field),
+        show_envvar=True,
+        type=_WithCommas() if option.repeated else None,
+        multiple=option.repeated,
+    )
 
 
 class _WithCommas(click.types.StringParamType):
@@ -96,10 +61,6 @@ class _WithCommas(click.types.StringParamType):
     commas."""
 
     envvar_list_splitter = ","
-
-
-def _metavar(option: options.Option) -> str:
-    return "|".join(option.choices) or "VALUE"
 
 
 def _settings(ctx: click.Context, environment: Mapping[str, str]) -> ServeSettings:
@@ -114,9 +75,8 @@ def _settings(ctx: click.Context, environment: Mapping[str, str]) -> ServeSettin
         if given.get("model", positional) != positional:
             raise OptionError(f"the model is given twice: {positional} and --model {given['model']}")
         given["model"] = positional
-    variables = {name: options.variable(name) for one in options.options() for name in one.names}
+    left = {one.field: environment.get(options.variable(one.field)) for one in options.options()}
     # As for click, an empty variable is none.
-    left = {name: environment.get(variables[name]) for name in variables if name not in given}
     return options.load(given, {name: text for name, text in left.items() if text})
 
 
@@ -157,7 +117,7 @@ serve = _GroupedHelp(
     callback=_serve,
     params=[
         click.Argument([_POSITIONAL], required=False, metavar="[MODEL]"),
-        *(one for option in options.options() for one in _click_options(option)),
+        *map(_click_option, options.options()),
     ],
     help=_serve.__doc__,
 )

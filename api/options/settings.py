@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, SecretStr
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
-    SERVER_NAME,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -23,7 +22,6 @@ from api.options.option_values import (
     checked_host_names,
     engine_count,
     listening_addresses,
-    origins_with_commas,
     scripted_plan,
 )
 from scheduler.shared.messages import ScriptedPlan
@@ -39,13 +37,12 @@ class ServeSettings(ModelSettings):
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
 
-    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
+    cors_origins: str | None = option(
         "HTTP",
-        "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
+        "Other sites' web pages that may use the API from a browser, as origins with commas;"
         " chrome-extension://* allows a scheme, * all. Pages of other origins get 403, but for applications'"
         " (app://, tauri://, vscode-webview:// and their like), which no web site can have.",
         None,
-        "allowed_origins",
     )
     allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
         "HTTP",
@@ -60,14 +57,6 @@ class ServeSettings(ModelSettings):
         256 << 20,
         ge=0,
     )
-    front_name: str | None = option(
-        "HTTP",
-        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
-        " its stored responses begin with. None if not given.",
-        None,
-        pattern=rf"^{SERVER_NAME}$",
-    )
-
     api_key: SecretStr | None = option(
         "Keys",
         "Keys that clients must send, with commas: key, tenant:key or 'tenant:key admin'."
@@ -88,10 +77,6 @@ class ServeSettings(ModelSettings):
         "Scheduling",
         "Most sequences that run in one batch.",
         32,
-        "max_num_seqs",
-        "max_running_requests",
-        "parallel",
-        "decode_concurrency",
         ge=1,
         le=4096,
     )
@@ -116,9 +101,6 @@ class ServeSettings(ModelSettings):
         "Scheduling",
         "Most prompt tokens computed in one step; fewer while sequences decode (--itl-target-ms).",
         1024,
-        "max_num_batched_tokens",
-        "chunked_prefill_size",
-        "prefill_step_size",
         ge=16,
         le=65536,
     )
@@ -136,7 +118,6 @@ class ServeSettings(ModelSettings):
         "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
         " no prefixes, auto depends on the device's memory.",
         -1,
-        "kv_cache_memory_bytes",
         ge=-1,
     )
 
@@ -146,8 +127,6 @@ class ServeSettings(ModelSettings):
         " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one. Several engines on"
         " one device have equal parts of it.",
         0.0,
-        "gpu_memory_utilization",
-        "mem_fraction_static",
         ge=0,
     )
 
@@ -197,14 +176,6 @@ class ServeSettings(ModelSettings):
         gt=0,
     )
 
-    metrics_port: int | None = option(
-        "Metrics",
-        "Separate port for /metrics, /health and /ready, on the same address; /metrics is then not on the"
-        " API's port. 0 takes a free one.",
-        None,
-        ge=0,
-        le=65535,
-    )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )

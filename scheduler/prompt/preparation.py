@@ -88,7 +88,7 @@ def check_prompt_logprobs(prepared: Sequence[Prepared]) -> None:
         raise InvalidRequest(
             f"the prompts' log-probabilities come to {entries} values, of all tokens, alternatives and"
             f" choices; at most {MAX_PROMPT_LOGPROBS} are computed",
-            param="prompt_logprobs",
+            param="logprobs",
         )
 
 

@@ -50,18 +50,3 @@ def test_an_answer_has_as_a_prompt_the_probability_that_it_had(client: openai.Op
             assert value == max(top.values())
         for other in others:
             assert sum(other.logprobs.token_logprobs[1:-1]) < 0
-
-
-def test_chat_prompts_have_them_in_vllms_shape(client: openai.OpenAI) -> None:
-    """One for each token of the rendered conversation, the tools' text included."""
-    answer = client.chat.completions.create(
-        model="penstock-embedded",
-        messages=[{"role": "user", "content": "What is 2+2?"}],
-        max_tokens=4,
-        extra_body={"prompt_logprobs": 2},
-    )
-    assert answer.usage is not None
-    listed: Any = answer.model_extra["prompt_logprobs"] if answer.model_extra else []
-    assert len(listed) == answer.usage.prompt_tokens
-    assert listed[0] is None
-    assert all(2 <= len(entry) <= 3 for entry in listed[1:])

@@ -104,8 +104,8 @@ async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> N
             await trio.testing.wait_all_tasks_blocked()
         await bench.scheduler.wait_idle()
     assert len(client.logprobs) == 50
-    assert all(len(entry.top) == 3 for entry in client.logprobs)
-    assert "".join([entry.chosen.text for entry in client.logprobs]) == client.text
+    assert all(len(entry.ids) == 4 for entry in client.logprobs)
+    assert b"".join([entry.spelling(entry.ids[0]) for entry in client.logprobs]).decode() == client.text
     await check_undisturbed(client, plan)
 
 

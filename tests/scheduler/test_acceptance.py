@@ -44,14 +44,14 @@ def raise_once(part: Any, method: str, call: int) -> None:
 def check_nothing_is_left(scheduler: Scheduler) -> None:
     report = scheduler.operations.report()
     assert (len(scheduler.queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
-    assert scheduler.queue.tenants == scheduler.queue.open_charges == 0
+    assert scheduler.queue.tenants == len(scheduler.queue._dispatched) == 0
 
 
 BUGS: dict[str, Callable[[Scheduler], None]] = {
     "push": lambda scheduler: raise_once(scheduler.queue, "push", 2),
     "fair-queue": lambda scheduler: raise_once(scheduler.queue.fair, "push", 2),
-    "expiry": lambda scheduler: raise_once(scheduler._expiry, "watch", 2),
-    "pump": lambda scheduler: raise_once(scheduler.pool.dispatcher, "pump", 1),
+    "expiry": lambda scheduler: raise_once(scheduler.pool.expiry, "watch", 2),
+    "pump": lambda scheduler: raise_once(scheduler.pool, "_dispatch", 1),
     "pop": lambda scheduler: raise_once(scheduler.queue, "pop", 2),
 }
 
@@ -80,7 +80,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     async with running(scheduler):
         await scheduler.wait_ready()
-        life = scheduler.pool["0"].life
+        life = scheduler.pool["0"].process
         assert life is not None
         real = life.send
 

@@ -1,26 +1,25 @@
-"""`penstock launch`: start an agent's command line at a running server, or at one started for it."""
+"""`penstock launch`: start an agent's command line at a running server."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
-import sys
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 
 import click
 import httpx
-from rich.console import Console
 
 from api.cli.errors import OperatorError
-from api.cli.launch import foreground
 from api.cli.launch.agents import AGENTS, Agent, Setup, output_tokens, target_of
-from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
-from api.cli.started_server import found_or_started
+from api.cli.running_server import ListedModel, RunningServer, address, find, server_options
 from api.smollm2 import model as smollm2
 from scheduler.models.embedded_model import EMBEDDED_NAME
+from scheduler.shared.user_cache import user_cache_folder
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
@@ -48,15 +47,20 @@ def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict
     return {"NO_PROXY": excepted, "no_proxy": excepted}
 
 
-def shell_text(setup: Setup, command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Return what a user could type instead: `command` is the agent and all of its arguments."""
-    lines = []
+def environment_of(setup: Setup, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the agent's whole environment, after writing the setup's files into `folder`, where they stay:
+    each has the name of its content, so that agents at different servers have their own."""
+    kept = {name: value for name, value in environment.items() if name not in setup.removed}
+    files: dict[str, str] = {}
     for variable, content in setup.files.items():
-        lines.append(f'export {variable}="$(mktemp -d)/settings.json"')
-        lines.append(f"cat > \"${variable}\" <<'END'\n{json.dumps(content)}\nEND")
-    removed = [word for name in setup.removed if name in environment for word in ("-u", name)]
-    given = [f"{name}={value}" for name, value in setup.environment.items()]
-    return "\n".join([*lines, shlex.join(["env", *removed, *given, *command])])
+        text = json.dumps(content)
+        path = folder / f"{sha256(text.encode()).hexdigest()[:16]}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        whole = path.with_suffix(f".{os.getpid()}")
+        whole.write_text(text, "utf-8")
+        whole.replace(path)
+        files[variable] = str(path)
+    return kept | dict(setup.environment) | files
 
 
 def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
@@ -95,15 +99,13 @@ def warning(agent: Agent, model: ListedModel) -> str | None:
 @click.option(
     "--model",
     metavar="NAME",
-    help="One of the served models; of a server that is started for it, the model's folder or hub id."
-    "  [default: the first]",
+    help="One of the served models.  [default: the first]",
 )
 @click.option(
     "--small-model",
     metavar="NAME",
     help="For titles, summaries and the like.  [default: the second served model, or --model]",
 )
-@click.option("--print", "printed", is_flag=True, help="Show what would be run, as a shell command.")
 @click.argument("agent", type=click.Choice(list(AGENTS)))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -111,38 +113,25 @@ def launch(
     api_key: str | None,
     model: str | None,
     small_model: str | None,
-    printed: bool,
     agent: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Start an agent that works with this server.
 
     It gets the server's address, its models and their limits from its environment and its arguments; your own
-    configuration stays as it is. Without a running server, one is started, and ends with the agent.
+    configuration stays as it is.
     """
     chosen, environment = AGENTS[agent], dict(os.environ)
-    where = address(url, api_key, environment)
-    if printed:
-        try:
-            server = find(where)
-        except NoServer as error:
-            raise OperatorError(f"{error}; `penstock serve` starts one, --print does not") from error
-        server.need_penstock("launch")
-        setup = setup_of(chosen, server, model, small_model, environment)
-        click.echo(shell_text(setup, (agent, *setup.arguments, *arguments), environment))
-        return
-    executable, console = _executable(chosen, environment), Console(stderr=True)
-    serve = () if model is None else ("--model", model)
-    with found_or_started(where, serve, console, environment) as server:
-        server.need_penstock("launch")
-        is_own = server.url != where.url
-        # A server started here may serve the model by a shorter name.
-        wanted = None if is_own else model
-        setup = setup_of(chosen, server, wanted, small_model, environment)
-        served = server.model(wanted)
-        if is_own:
-            click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
-        if notice := warning(chosen, served):
-            click.echo(f"penstock: {notice}", err=True)
-        code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
-    sys.exit(code)
+    executable = _executable(chosen, environment)
+    server = find(address(url, api_key, environment))
+    server.need_penstock("launch")
+    setup = setup_of(chosen, server, model, small_model, environment)
+    if notice := warning(chosen, server.model(model)):
+        click.echo(f"penstock: {notice}", err=True)
+    own = environment_of(setup, environment, user_cache_folder(environment) / "launch")
+    # Python ignores SIGPIPE, and what is executed would do so, too.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execve(executable, (executable, *setup.arguments, *arguments), own)
+    except OSError as error:
+        raise OperatorError(f"cannot run {executable}: {error.strerror}") from error

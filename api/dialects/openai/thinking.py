@@ -1,17 +1,20 @@
-"""The fields of a body that switch thinking on or off, or bound it, of every server
-(`dialects/spellings.py`)."""
+"""The fields of a body that switch thinking on or off, or bound it (`dialects/spellings.py`)."""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictBool, field_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Partly, WithoutEffect
+from api.bodies.unknown_fields import ignore
 from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET, SpelledFields
 from api.options.effort_tokens import EffortName
-from scheduler.request import Reasoning
+from scheduler.request import GenerationRequest, Reasoning
+from scheduler.service import Scheduler
 
 MAX_THINKING_TOKENS = 2**31 - 1
 
@@ -52,19 +55,6 @@ class ReasoningOptions(Body):
     ] = None
 
 
-def _in_options(value: Any) -> Any:
-    """Accept LM Studio's word."""
-    match value:
-        case "on":
-            return {"enabled": True}
-        case "off":
-            return {"enabled": False}
-        case str():
-            return {"effort": value}
-        case _:
-            return value
-
-
 class ThinkingSwitch(Body):
     """Anthropic's and DeepSeek's switch. `adaptive` and `auto` leave it to the model's default."""
 
@@ -73,31 +63,12 @@ class ThinkingSwitch(Body):
     display: Literal["summarized", "omitted"] | None = None
 
 
-_Budget: TypeAlias = Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)]
-
-
-class CustomParams(Body):
-    """SGLang's parameters for what a server adds to its sampling. The budget alone needs no code."""
-
-    thinking_budget: _Budget = None
-
-
 class ThinkingFields(SpelledFields):
-    """Every server's fields that switch thinking on or off, or bound it."""
-
     reasoning_effort: Effort = None
-    reasoning: Annotated[
-        ReasoningOptions | None,
-        BeforeValidator(_in_options, json_schema_input_type=ReasoningOptions | str | None),
-    ] = None
+    reasoning: ReasoningOptions | None = None
     thinking: ThinkingSwitch | None = None
     enable_thinking: StrictBool | None = None
-    think: Annotated[StrictBool | EffortName | None, BeforeValidator(_named_effort)] = None
-    thinking_token_budget: _Budget = None
-    thinking_budget: _Budget = None
-    thinking_budget_tokens: _Budget = None
-    reasoning_budget_tokens: _Budget = None
-    custom_params: CustomParams | None = None
+    thinking_token_budget: Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)] = None
     chat_template_kwargs: JsonObject | None = None
 
     @field_validator("chat_template_kwargs")
@@ -124,3 +95,14 @@ def budget_field_of(body: ThinkingFields) -> str:
     """Return the path of the field that names the budget, or "" if none does."""
     budget = THINKING_BUDGET.asked_by(body)
     return "" if budget is None else budget.path
+
+
+def name_unkept_budget(
+    scheduler: Scheduler, requests: list[GenerationRequest], scope: MutableMapping[str, Any], field: str
+) -> None:
+    """If a request's own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP request,
+    and the log line names it. It is not refused: Claude Code sends one to every model."""
+    for number, request in enumerate(requests):
+        if not scheduler.preparation.thinking.keeps(request):
+            origin = replace(request.origin, ignored_fields=ignore(scope, field))
+            requests[number] = replace(request, origin=origin)

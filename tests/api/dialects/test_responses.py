@@ -366,7 +366,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": {}}, "input", "list"),
     ({"input": [{"type": "message", "content": "x"}]}, "input.0.role", "required"),
     ({"tools": [{"type": "custom", "name": "x", "format": {"type": "voice"}}]}, "tools.0.format", "grammar"),
-    ({"tool_choice": {"type": "file_search"}}, "tool_choice", "cannot run 'file_search'"),
+    ({"tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search' is no choice here"),
     ({"tools": [*TOOLS, *TOOLS]}, "", "two tools have the name 'get_time'"),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),

@@ -145,7 +145,7 @@ async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
     """Its task may begin only after the idle connections were closed."""
     stream, _client = trio.testing.memory_stream_pair()
     service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
-    await Connection(stream, service, Limits(), ServerStatistics(), {}, BodyBudget(Limits())).serve()
+    await Connection(stream, service, Limits(), ServerStatistics(), BodyBudget(Limits())).serve()
     assert trio.current_time() == 0
 
 

@@ -27,7 +27,7 @@ from tests.api.http.wire import (
 
 @trio_test
 async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing.MockClock) -> None:
-    """Path decoded, raw path and query as sent, header names in lower case, state copied for each request."""
+    """Path decoded, raw path and query as sent, header names in lower case."""
     scopes: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,6 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
         "headers": [(b"host", b"x"), (b"x-two", b"a"), (b"x-two", b"b"), (b"x-request-id", b"mine")],
         "client": None,
         "server": None,
-        "state": {},
         "request_id": "mine",
     }
 

@@ -56,7 +56,7 @@ def in_notation(written: Written, *stop: str) -> AnswerPipeline:
 
 def places(entries: Iterable[TokenLogprobs]) -> list[int]:
     """Which tokens they are."""
-    return [round(-entry.chosen.logprob) for entry in entries]
+    return [round(-entry.values[0]) for entry in entries]
 
 
 def test_every_token_of_a_plain_answer_is_there() -> None:
@@ -65,11 +65,11 @@ def test_every_token_of_a_plain_answer_is_there() -> None:
     text, entries = read(plain(), ids)
     assert text == "w300 né🦊w301 "
     assert places(entries) == list(range(len(ids)))
-    assert b"".join([entry.chosen.data for entry in entries]) == text.encode()
-    assert [entry.chosen.token_id for entry in entries] == ids
+    assert b"".join([entry.spelling(entry.ids[0]) for entry in entries]) == text.encode()
+    assert [entry.ids[0] for entry in entries] == ids
     assert [entry.offset for entry in entries] == [0, 5, 6, 6, 7, 7, 7, 7, 8]
-    assert [entry.chosen.text for entry in entries[2:4]] == ["�", "�"]
-    assert [logprob.text for logprob in entries[0].top] == ["w300 "]
+    assert [entry.spelling(entry.ids[0]) for entry in entries[2:4]] == [b"\xc3", b"\xa9"]
+    assert [*map(entries[0].spelling, entries[0].ids[1:])] == [b"w300 "]
 
 
 def test_a_character_that_is_never_whole_keeps_its_tokens() -> None:
@@ -84,7 +84,7 @@ def test_tokens_without_text_are_not_lost() -> None:
     text, entries = read(plain(), [WORD, EOS, WORD, EOS])
     assert text == "w300 w300 "
     assert places(entries) == [0, 1, 2, 3]
-    assert entries[1].chosen.text == "<eos>"
+    assert entries[1].spelling(entries[1].ids[0]) == b"<eos>"
 
 
 def test_a_stop_string_takes_its_tokens_with_it() -> None:
@@ -141,5 +141,5 @@ def test_only_the_text_s_tokens_are_there(written: Written) -> None:
     text, entries = read(in_notation(written), ids)
     assert text == written.text
     # A byte a token: the tokens spell the text.
-    assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
-    assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
+    assert b"".join([entry.spelling(entry.ids[0]) for entry in entries]).decode() == written.text
+    assert [entry.ids[0] for entry in entries] == [ids[place] for place in places(entries)]

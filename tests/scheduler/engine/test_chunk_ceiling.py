@@ -20,14 +20,6 @@ WHOLE = 512
 LIMITS = PrefillLimits(rows=8, chunk_tokens=WHOLE)
 
 
-def test_without_a_timeout_nothing_is_bounded() -> None:
-    """Neither tokens nor rows, and there is nothing to climb to."""
-    ceiling = ChunkCeiling(WHOLE)
-    ceiling.computed(WHOLE)
-    assert ceiling.tokens == WHOLE
-    assert ceiling.limits(LIMITS) == LIMITS
-
-
 def test_a_lower_ceiling_means_fewer_rows_too() -> None:
     """In proportion, but one at least: eight rows of the least chunk would be larger than the ceiling."""
     rows = {tokens: ChunkCeiling(WHOLE, tokens).limits(LIMITS).rows for tokens in (256, 128, 64, 32, 16)}

@@ -38,11 +38,6 @@ def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPac
     return pace
 
 
-def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
-    """No token waits: the device computes large chunks best."""
-    assert PrefillPace(most_tokens=1024).budget(0, 1, 5000).tokens == 1024
-
-
 @settings(derandomize=True, deadline=None, max_examples=examples(100))
 @given(
     decoding=st.integers(1, 32),
@@ -145,15 +140,6 @@ def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
         pace.observe_prefill(_prefill_seconds(tokens, 0), tokens, 0)
     step = _seconds(1, pace.budget(1, 30, 0).tokens, 0)
     assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
-
-
-def test_speeds_are_reported_in_tokens_a_second() -> None:
-    """For operators: larger chunks are faster, longer contexts slower."""
-    pace = _taught(PrefillPace(2048), 8, [0, 1000, 8000])
-    speeds = pace.speeds()
-    assert speeds["1024/0"] == pytest.approx(1024 / (_seconds(0, 1024, 0)), rel=0.1)
-    assert speeds["1024/8192"] == pytest.approx(1024 / (_seconds(0, 1024, 8192)), rel=0.1)
-    assert speeds["64/0"] < speeds["1024/0"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])

@@ -9,18 +9,15 @@ from itertools import count
 from pathlib import Path
 
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
-from scheduler.engines.boundary import EngineProvision, EngineTraits
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.death import Death
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
 from scheduler.errors import DeadlineExceeded, LinkError
-from scheduler.intake.admission import Admission
-from scheduler.intake.expiry import Expiry
-from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import AWAITING, Requests
+from scheduler.requests.table import AWAITING
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Begun,
@@ -35,7 +32,6 @@ from scheduler.shared.messages import (
 )
 from scheduler.statistics import DeathCause
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.observation import RequestSamples
 from scheduler.telemetry.request_recorder import RequestRecorder
 from tests.fakes.scheduling import in_place
 from tests.scheduler.requests.records import make_record
@@ -86,9 +82,6 @@ class PoolBench:
         # The pool's tasks do not run.
         config = replace(config, load_at_start=False)
         self.metrics = Metrics().of_model("tiny")
-        self.requests = Requests()
-        self.queue = IntakeQueue(config.intake, self.requests)
-        self.admission = Admission(self.queue)
         self.accepted: list[StreamRecord] = []
         self.retired_records: list[StreamRecord] = []
         self.submitted: list[StreamRecord] = []
@@ -100,24 +93,16 @@ class PoolBench:
         self.unsendable: set[int] = set()
         """Ids of requests that no link carries from now on."""
         self._ids = count(1)
-        traits = EngineTraits(
+        self.pool = Pool(
             config,
             EngineProvision(lambda number: NoLauncher()),
-            self.metrics,
-            RequestSamples(self.metrics),
-            clock=lambda: self.now,
-        )
-        self.expiry = Expiry(config.intake, self.admission.retry_seconds)
-        self.pool = Pool(
-            traits,
-            self.requests,
-            self.queue,
-            self.admission,
-            self.expiry,
             Kept(self.metrics, self.retired_records),
             in_place,
             lambda: None,
+            clock=lambda: self.now,
         )
+        self.requests, self.queue = self.pool.requests, self.pool.queue
+        self.admission, self.expiry = self.pool.admission, self.pool.expiry
 
     # --- what clients do
 
@@ -141,20 +126,17 @@ class PoolBench:
 
     def accept(self, *records: StreamRecord) -> None:
         """Take them in, as the service does."""
-        for record in records:
-            self.accepted.append(record)
-            self.queue.push(record, self.now)
-            self.expiry.watch(record)
-        self.pool.effects.carry_out()
+        self.accepted += records
+        self.pool.accept(records)
 
     def cancel(self, record: StreamRecord) -> None:
         record.abandon()
-        self.pool.effects.cancel(record)
+        self.pool.cancel(record)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for record, _ in self.expiry._deadlines.take_expired(self.now):
-            self.pool.effects.expire(record, DeadlineExceeded("too late"))
+            self.pool.expire(record, DeadlineExceeded("too late"))
 
     def read_late(self) -> None:
         """Let nothing be read in its own step from now on, as in steps whose budget is spent."""
@@ -168,7 +150,7 @@ class PoolBench:
         for _ in range(parts):
             if reading._waiting:
                 reading._read_next()
-        self.pool.effects.stepped()
+        self.pool.stepped()
 
     # --- what engines do
 
@@ -178,7 +160,7 @@ class PoolBench:
     def ready(self, *names: str | int) -> None:
         for name in names:
             self._began[str(name)] = len(self.sent.setdefault(str(name), []))
-            self.engine(name).begin_life(READY, partial(self._send, str(name)))
+            self.engine(name).process_ready(READY, partial(self._send, str(name)))
 
     def _send(self, name: str, message: ToEngine) -> None:
         if isinstance(message, Submit) and message.request_id in self.unsendable:

@@ -27,7 +27,7 @@ def each_is_in_one_place(requests: Requests, pool: Pool, here: Sequence[StreamRe
 def nobody_waits_beside_room(pool: Pool, queue: IntakeQueue) -> None:
     """Nor has an engine without a process a request."""
     open_ = [one for one in pool if one.room and not one.quarantined]
-    assert pool.dispatcher.held or not (open_ and len(queue)), "requests wait, and an engine has room"
-    lost = pool.dispatcher.awaiting(suspect=False)
+    assert pool.held or not (open_ and len(queue)), "requests wait, and an engine has room"
+    lost = pool.awaiting(suspect=False)
     assert not (lost and any(one.room for one in pool)), "a lost request waits, and an engine has room"
     assert all(one.ready or not one.requests for one in pool), "an engine has requests and no process"

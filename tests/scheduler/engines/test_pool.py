@@ -135,8 +135,8 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         nobody_waits_beside_room(self.bench.pool, self.bench.queue)
         open_ = [one for one in self.engines if one.room and not one.quarantined]
-        assert self.bench.pool.dispatcher.has_room == bool(open_)
-        assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
+        assert self.bench.pool.has_room == bool(open_)
+        assert self.bench.pool.room == sum(one.room for one in open_)
 
     @invariant()
     def suspects_run_one_at_a_time(self) -> None:
@@ -149,10 +149,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
-        suspects = self.bench.pool.dispatcher.awaiting(suspect=True)
+        suspects = self.bench.pool.awaiting(suspect=True)
         for suspect in suspects:
             own = next((one for one in self.engines if one.name == suspect.engine), None)
-            takers = [one for one in self.engines if one.room] if own is None or own.hopeless else [own]
+            takers = [one for one in self.engines if one.room] if own is None or own.given_up else [own]
             for engine in takers[:1]:
                 assert not engine.takes_suspect(alone=suspect.deaths >= MOST_DEATHS) or not engine.room
         if not suspects:
@@ -169,7 +169,7 @@ class PoolMachine(RuleBasedStateMachine):
         each_is_in_one_place(requests, bench.pool, here)
         assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
         assert bench.uncharged == 0
-        assert bench.queue.open_charges == sum(one.dispatched_at is not None for one in here)
+        assert len(bench.queue._dispatched) == sum(one.dispatched_at is not None for one in here)
         timed = [one for one in here if one.request.timeout_seconds is not None]
         watched = bench.expiry._deadlines._watched.keys()
         assert {one.request_id for one in timed if one.outcome is None} <= watched
@@ -196,7 +196,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         bench = self.bench
         for _ in range(2):
-            bench.pool.effects.end_all(Draining("going"))
+            bench.pool.end_all(Draining("going"))
             self.each_request_is_in_one_place_and_leaves_once()
             self.each_cancel_is_sent_to_its_engine_once()
         assert all(record.state is State.CANCELLING for record in bench.requests)
@@ -451,7 +451,7 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     bench.cancel(leaver)
     retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters(row_tokens=10_000))
     bench.engine(0).step(retired)
-    life = bench.engine(0).life
+    life = bench.engine(0).process
     assert life is not None
     likely = life.likely
     assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)

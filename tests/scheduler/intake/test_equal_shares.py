@@ -170,13 +170,11 @@ def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
     for _ in range(turns):
         server.serve()
     quiet = ticket("quiet", tokens=tokens, at=server.now)
-    ahead = server.queue.ahead_of_next("quiet", "", 0, server.now)
     server.push(quiet)
     waited = 0
     while server.serve() is not quiet:
         waited += 1
     assert waited <= others + 1
-    assert ahead <= others + 1
 
 
 def test_idleness_saves_nothing_up() -> None:

@@ -77,11 +77,3 @@ def test_nobody_is_overtaken_by_more_than_the_window(
     assert sorted(one.request_id for one in served) == [one.request_id for one in arrivals]
     for place, one in enumerate(served):
         assert sum(other.request_id > one.request_id for other in served[:place]) < window
-
-
-@given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=30))
-def test_it_knows_how_many_came_before(sizes: list[int]) -> None:
-    """For any size class of each."""
-    tickets = [ticket(tokens=size) for size in sizes]
-    flow = flow_of(*tickets)
-    assert [flow.earlier_arrivals(one) for one in tickets] == list(range(len(tickets)))

@@ -17,17 +17,18 @@ from rich.console import Console
 from api.cli.command_line import penstock
 from api.cli.doctor import command
 from api.cli.doctor.command import show
-from api.cli.doctor.facts import Disk, Facts, Log, ModelOnDisk, Port, PortState
+from api.cli.doctor.facts import Disk, Facts, Log, Port, PortState
 from api.cli.doctor.findings import Finding, Level, findings, serves
 from api.cli.machine import Machine
 from api.cli.models.disk_models import DiskModel, Source
 from api.cli.models.memory_plan import MemoryPlan
+from api.cli.models.reading import PlannedModel
 from api.version import Version
 from scheduler.shared.row_bytes import RowBytes
 from tests.examples import examples
 
 GB = 10**9
-EMBEDDED = ModelOnDisk(
+EMBEDDED = PlannedModel(
     DiskModel("embedded", Path("/penstock/embedded"), "embedded"),
     MemoryPlan(14_000_000, 8 * GB, 6 * GB, RowBytes(5120)),
 )
@@ -50,8 +51,8 @@ LINUX = Facts(
 )
 
 
-def unread(name: str, source: Source, reason: str) -> ModelOnDisk:
-    return ModelOnDisk(DiskModel(name, Path(f"/{name}"), source, reason=reason), None, reason=reason)
+def unread(name: str, source: Source, reason: str) -> PlannedModel:
+    return PlannedModel(DiskModel(name, Path(f"/{name}"), source, reason=reason), None)
 
 
 MAC_INFO = {"max_recommended_working_set_size": 48 * GB, "memory_size": 64 * GB}
@@ -152,18 +153,14 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "the disk is full": (
         replace(LINUX, disks=(Disk("models", Path("/hub"), GB, True),)),
-        *("disk", "note", "1.0 GB free", "penstock rm"),
-    ),
-    "the disk says nothing": (
-        replace(LINUX, disks=(Disk("models", Path("/hub"), -1, True),)),
-        *("disk", "note", "nobody knows", ""),
+        *("disk", "note", "1.0 GB free", "hf cache rm"),
     ),
     "a misspelt variable": (
         replace(LINUX, variable_error="PENSTOCK_PROT: there is no such option"),
         *("variables", "problem", "PENSTOCK_PROT", "unset"),
     ),
     "nothing fits": (
-        replace(LINUX, models=(replace(EMBEDDED, reason="the weights take 14 MB"),)),
+        replace(LINUX, models=(unread("embedded", "embedded", "the weights take 14 MB"),)),
         *("models", "problem", "0 of 1", "reason"),
     ),
     "a model that is too large": (
@@ -171,10 +168,9 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
             LINUX,
             models=(
                 EMBEDDED,
-                ModelOnDisk(
+                PlannedModel(
                     DiskModel("a/large", Path("/large"), "hub"),
                     MemoryPlan(90 * GB, 0, reason="the weights take 90 GB"),
-                    reason="the weights take 90 GB",
                 ),
             ),
         ),
@@ -185,7 +181,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
             LINUX,
             models=(
                 EMBEDDED,
-                ModelOnDisk(DiskModel("a/cut", Path("/cut"), "hub", reason="cut"), None, reason="cut"),
+                unread("a/cut", "hub", "cut"),
             ),
         ),
         *("a/cut", "note", "cut", "penstock pull a/cut"),
@@ -194,7 +190,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         replace(
             LINUX, models=(EMBEDDED, unread("a/packed", "hub", "packed as GPTQ: serve a conversion to MLX"))
         ),
-        *("a/packed", "note", "packed as GPTQ", "serve a conversion to MLX"),
+        *("a/packed", "note", "packed as GPTQ: serve a conversion to MLX", ""),
     ),
     "a file of a download that is cut short": (
         replace(LINUX, models=(EMBEDDED, unread("a/short", "hub", "a file is cut short: download it again"))),
@@ -202,7 +198,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "a field of config.json that is not computed": (
         replace(LINUX, models=(EMBEDDED, unread("own", "folder", "x 2 changes answers: take the field out"))),
-        *("own", "note", "x 2 changes answers", "take the field out"),
+        *("own", "note", "x 2 changes answers: take the field out", ""),
     ),
 }
 
@@ -231,7 +227,7 @@ def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
 
 def test_many_folders_without_a_model_are_counted() -> None:
     """A wrong --folder must not hide the rest."""
-    unfit = [ModelOnDisk(DiskModel(str(n), Path(f"/{n}"), "folder"), None, reason="empty") for n in range(80)]
+    unfit = [unread(str(n), "folder", "empty") for n in range(80)]
     found = findings(replace(LINUX, models=(EMBEDDED, *unfit)))
     assert len(found) < 25
     assert found[-1].what == "72 more cannot be"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner, Result
 
 from api.cli import running_server
 from api.cli.errors import OperatorError
 from api.cli.launch.command import launch
+from scheduler.shared.user_cache import user_cache_folder
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing
 
@@ -47,14 +47,13 @@ def server() -> Iterator[PlayedServer]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """HOME is empty, PATH has `qwen` and what a shell has; nothing listens at the default address."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "tmp").mkdir()
     agent = tmp_path / "bin" / "qwen"
     agent.write_text(ASK.format(python=sys.executable))
     agent.chmod(0o755)
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("RECORD", str(tmp_path / "record"))
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
@@ -70,38 +69,42 @@ def record(home: Path) -> Any:
     return json.loads((home.parent / "record").read_text())
 
 
-def test_an_agent_talks_to_the_server_and_leaves_nothing(server: PlayedServer, home: Path) -> None:
-    """Through the real command line; the exit code is the agent's."""
-    done = subprocess.run(
-        [sys.executable, "-m", "api", "launch", "qwen", "--url", server.url, "--", "-p", "two words"],
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "api", "launch", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
+
+
+def test_an_agent_takes_the_commands_place(server: PlayedServer, home: Path) -> None:
+    """Terminal, signals and exit code are its own; its configuration is a file in the user's caches alone."""
+    done = launched("qwen", "--url", server.url, "--", "-p", "two words")
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
     arguments, environment, said = record(home)
     assert said == "The heron stands."
     assert arguments == ["--auth-type", "openai", "--model", "tiny", "-p", "two words"]
     assert environment["OPENAI_BASE_URL"] == f"{server.url}/v1"
     assert environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] == "10240"
-    assert list(home.iterdir()) == []
-    assert list((home.parent / "tmp").iterdir()) == []
+    configuration = Path(environment["QWEN_CODE_SYSTEM_DEFAULTS_PATH"])
+    assert json.loads(configuration.read_text())["model"]["generationConfig"]["contextWindowSize"] > 0
+    assert [path for path in home.rglob("*") if path.is_file()] == [configuration]
+    assert configuration.is_relative_to(user_cache_folder({"HOME": str(home)}))
+
+
+def test_what_cannot_be_run_is_an_error(server: PlayedServer, home: Path) -> None:
+    (home.parent / "bin" / "qwen").write_text("#!/no/such/program\n")
+    done = launched("qwen", "--url", server.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot run " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_served_model_may_be_chosen(server: PlayedServer, home: Path) -> None:
-    assert typed("--url", server.url, "--model", "owner/alias", "qwen").exit_code == 3
+    assert launched("--url", server.url, "--model", "owner/alias", "qwen").returncode == 3
     assert record(home)[0][3] == "owner/alias"
-
-
-def test_what_is_printed_is_not_run(server: PlayedServer, home: Path) -> None:
-    """It needs no agent, and it does what is printed."""
-    done = typed("--url", server.url, "--print", "qwen", "--", "-p", "two words")
-    assert done.exit_code == 0
-    assert not (home.parent / "record").exists()
-    assert subprocess.run(["sh", "-c", done.output], check=False).returncode == 3
-    assert record(home)[0] == ["--auth-type", "openai", "--model", "tiny", "-p", "two words"]
-    assert typed("--url", server.url, "--print", "codex").exit_code == 0
 
 
 def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedServer, home: Path) -> None:
@@ -111,18 +114,11 @@ def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedSe
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--url", CLOSED, "qwen"), "no server answers at http://127.0.0.1:9"),
-        (("--print", "qwen"), "no server answers at http://127.0.0.1:9"),
-    ],
-)
-def test_a_server_that_is_not_there_is_an_error(arguments: tuple[str, ...], said: str, home: Path) -> None:
-    """None is started where one was named, or nothing is to be run."""
-    error = typed(*arguments).exception
+def test_a_server_that_is_not_there_is_an_error(home: Path) -> None:
+    """None is started where one was named."""
+    error = typed("--url", CLOSED, "qwen").exception
     assert isinstance(error, OperatorError)
-    assert said in str(error)
+    assert "no server answers at http://127.0.0.1:9" in str(error)
     assert "penstock serve" in str(error)
 
 
@@ -135,17 +131,3 @@ def test_a_model_that_is_not_served_is_an_error(server: PlayedServer, home: Path
 @pytest.mark.parametrize("arguments", [("cursor",), (), ("qwen", "-p"), ("qwen", "--url", "ftp://x")])
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], home: Path) -> None:
     assert typed(*arguments).exit_code == 2
-
-
-def test_a_server_that_is_started_ends_with_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one at the default address. `penstock serve` writes below the user's cache folder only."""
-    monkeypatch.setenv("PENSTOCK_ENGINE", "scripted")
-    monkeypatch.setenv("PENSTOCK_SCRIPTED", "stop_after=4")
-    done = typed("qwen")
-    assert done.exit_code == 3, done.output
-    assert "started one with penstock-embedded" in done.output
-    _, environment, said = record(home)
-    assert said
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(environment["OPENAI_BASE_URL"], trust_env=False)
-    assert [path for path in home.rglob("*") if path.is_file() and ".cache" not in path.parts] == []

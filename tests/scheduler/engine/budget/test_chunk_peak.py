@@ -10,19 +10,6 @@ from scheduler.engine.budget.learned import ChunkPeak, CopyPeak
 _MB = 1 << 20
 
 
-def test_before_any_chunk_the_first_guess_is_shared_by_tokens() -> None:
-    peak = ChunkPeak(first_bytes=800 * _MB, most_tokens=512)
-    assert peak.needed_bytes(512, 0) == 800 * _MB
-    assert peak.needed_bytes(64, 0) == 100 * _MB
-
-
-def test_a_chunk_costs_what_chunks_like_it_did() -> None:
-    peak = ChunkPeak(first_bytes=10_000 * _MB, most_tokens=512)
-    for _ in range(20):
-        peak.observe(512, 1000, 300 * _MB)
-    assert 300 * _MB <= peak.needed_bytes(512, 1000) <= 301 * _MB
-
-
 chunks = st.lists(
     st.tuples(st.integers(1, 512), st.sampled_from((0, 100, 100_000)), st.integers(0, 4 << 30)),
     min_size=1,
@@ -60,28 +47,6 @@ def test_the_fitting_chunk_is_the_largest_that_fits(
     fitting = peak.fitting_tokens(room, context)
     assert fitting == 0 or peak.needed_bytes(fitting, context) <= room
     assert fitting == 512 or peak.needed_bytes(fitting + 1, context) > room
-
-
-def test_rows_that_are_copied_need_room_for_the_copy() -> None:
-    """Until one was seen, nothing is reserved; then as much for the rows of any later time."""
-    copies = CopyPeak()
-    assert copies.needed_bytes(300 * _MB) == 0
-    copies.observe(100 * _MB, 80 * _MB)
-    assert copies.needed_bytes(300 * _MB) == 240 * _MB
-
-
-def test_steps_that_copy_nothing_do_not_make_it_forget() -> None:
-    copies = CopyPeak()
-    copies.observe(100 * _MB, 100 * _MB)
-    for _ in range(10_000):
-        copies.observe(100 * _MB, _MB)
-    assert copies.needed_bytes(50 * _MB) == 50 * _MB
-
-
-def test_a_batch_without_rows_teaches_nothing() -> None:
-    copies = CopyPeak()
-    copies.observe(0, 50 * _MB)
-    assert copies.needed_bytes(100 * _MB) == 0
 
 
 def test_copies_are_of_all_rows_before_any_was_seen_and_never_little() -> None:
