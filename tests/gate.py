@@ -62,7 +62,6 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "a start that is refused": ("end_to_end/test_start_errors.py",),
     "the live page in a browser": ("end_to_end/test_live_page.py",),
     "several models": ("end_to_end/test_several_models.py",),
-    "what operators read": ("api/admin/test_figures.py",),
     "the commands": ("api/cli/test_command_line.py",),
     "the repository": (
         "repo/test_claims.py",

@@ -18,7 +18,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from api.access.auth import CallerOf, operator
 from api.access.identity import Caller
-from api.admin.engines import ModelName
+from api.admin.operations import ModelName
 from api.answers.whole_answer import whole_answer
 from api.bodies.fields import Listed
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated

@@ -46,7 +46,7 @@ _NO_BEAMS = "the server has no beam search"
 _NO_SAMPLER = "the server has no such sampler"
 _NO_MARKS = Unsupported("the text never contains special tokens", only=(True,))
 _NEVER_CUT = Unsupported("the server refuses a prompt that is too long, and never cuts it", (-1,))
-_WHOLE = Unsupported("a document that is cut may lose what it is asked for: send shorter ones")
+_WHOLE = Unsupported("a cut document may lose what it is asked for: send shorter ones")
 
 EVERYWHERE: Fields = {
     "skip_special_tokens": _NO_MARKS,
@@ -116,11 +116,11 @@ EMBEDDINGS: Fields = {
     "messages": Unsupported("send texts or token ids as input"),
 }
 RERANK: Fields = {
-    "max_tokens_per_doc": _WHOLE,
-    "max_chunks_per_doc": _WHOLE,
-    "truncate_prompt_tokens": _WHOLE,
-    "truncation": _WHOLE,
+    **dict.fromkeys(("max_tokens_per_doc", "max_tokens_per_query", "max_chunks_per_doc"), _WHOLE),
+    **dict.fromkeys(("truncate_prompt_tokens", "truncation"), _WHOLE),
     "rank_fields": Unsupported("a document is one text: join its fields"),
+    "instruct": Unsupported("write instruction"),
+    "use_activation": Unsupported("scores are probabilities", only=(True,)),
 }
 SYSTEM_ONE: Fields = dict.fromkeys(("images", "assets", "audio", "videos"), _TEXT_ONLY)
 TOKENIZE: Fields = {**EVERYWHERE, "return_token_strs": Unsupported("use /detokenize")}

@@ -50,7 +50,7 @@ async def test_a_request_opens_while_it_waits_and_runs_and_after_its_end(autojum
         for name in ("first", "second", "third"):
             nursery.start_soon(post, name)
             await trio.testing.wait_all_tasks_blocked()
-        await trio.sleep(0.15)
+        await trio.sleep(0.25)
         report = (await client.get("/v1/scheduler")).json()
         ids = [one["id"] for one in report["running"]] + [report["waits"][0]["oldest_id"]]
         before = [(await opened(client, one))[0] for one in ids]

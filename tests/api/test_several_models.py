@@ -156,8 +156,7 @@ async def test_reports_have_an_entry_for_each_model(autojump_clock: MockClock) -
         report = (await client.get("/v1/scheduler")).json()
         assert set(report["models"]) == {"planner", "titles"}
         assert report["models"]["planner"]["engines"] == report["engines"]
-        engines = (await client.get("/v1/engines", params={"model": "titles"})).json()["engines"]
-        assert [one["condition"] for one in engines] == ["unloaded"]
+        assert [one["condition"] for one in report["models"]["titles"]["engines"]] == ["unloaded"]
         assert (await client.get("/v1/cache", params={"model": "titles"})).status_code == 503
         assert (await client.get("/v1/cache", params={"model": "planner"})).status_code == 200
         assert (await client.get("/v1/cache", params={"model": "nobody"})).status_code == 404

@@ -33,13 +33,6 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_it_says_which_dialect_it_is(without_tools: Served) -> None:
-    """At the start and in the list of models."""
-    assert any('"tools": "generic: ' in line for line in without_tools.log)
-    status, listed = without_tools.get("/v1/models")
-    assert (status, listed["data"][0]["tool_calls"]) == (200, "generic")
-
-
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_openais_client_completes_a_loop(without_tools: Served, choice: Any) -> None:
     """The second turn finds all of the first in the prefix cache."""

@@ -22,8 +22,8 @@ from api.options.back_end import installed_back_ends
 from api.options.options import refuse_unknown_variables
 from api.version import PACKAGE, Version, own_version, release_of
 from scheduler.engine.budget.readings import system_reader
-from scheduler.engines.machine_share import cores_of_process, gpus_of
 from scheduler.errors import OptionError
+from scheduler.processes.machine_share import cores_of_process, gpus_of
 from scheduler.shared.user_cache import user_cache_folder
 
 _HOST = "127.0.0.1"
@@ -112,7 +112,7 @@ def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
         limit_bytes=next((one.plan.limit_bytes for one in found.models if one.plan is not None), 0),
         physical_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         available_bytes=system_reader()().available_bytes,
-        cores=len(cores_of_process()),
+        cores=cores_of_process(),
         ports=tuple(port_fact(number) for number in ports),
         disks=(disk("models", disk_models.hub_cache()), disk("caches", caches)),
         variable_error=_variable_error(os.environ),

@@ -18,7 +18,6 @@ from api.smollm2 import model as smollm2
 
 folders_option = click.option(
     "--models-folder",
-    "--folder",
     "folders",
     multiple=True,
     metavar="FOLDER",

@@ -320,13 +320,12 @@ def _add_stored(
         work: BodyWorkOf,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
-        before: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     ) -> Response:
         """What a stored response answers: the items of its conversation up to it, the last first. Data of
         images and files is not kept."""
         found = stored.found(caller.tenant, response_id)
-        page = Page(order, after, before, limit)
+        page = Page(order, after, limit)
         return await work.also_of(found.bytes).text(lambda: page.json_of(listed(found.turns[:-1])))
 
     @router.delete("/v1/responses/{response_id}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import httpx
 import pytest
@@ -17,19 +16,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 _PROMPT = len("<user>hello\n<assistant>")
-
-
-@trio_test
-async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockClock) -> None:
-    """For the same conversation again, `cached_tokens` is all but one token."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        cached = []
-        for _ in range(2):
-            usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
-            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
-            assert usage["prompt_tokens"] == _PROMPT
-        assert cached == [0, _PROMPT - 1]
 
 
 @trio_test
@@ -109,25 +95,6 @@ async def _post(client: httpx.AsyncClient) -> None:
 async def _expect_unavailable(client: httpx.AsyncClient) -> None:
     with trio.fail_after(1):
         assert (await client.get("/v1/cache")).status_code == 503
-
-
-@trio_test
-async def test_tenants_may_be_kept_apart(autojump_clock: trio.testing.MockClock) -> None:
-    """With the option, a tenant's prefixes are hit by its own requests only: no timing reveals another
-    tenant's."""
-    expectations: list[tuple[Literal["all", "tenant"], list[int]]] = [
-        ("all", [0, 22, 22]),
-        ("tenant", [0, 0, 22]),
-    ]
-    for sharing, expected in expectations:
-        scheduler = make_scheduler(LoopbackLauncher(), cache_sharing=sharing)
-        async with running(scheduler):
-            cached = []
-            for tenant in ("one", "two", "one"):
-                _, final = await answer(scheduler, dataclasses.replace(ask(), tenant=tenant))
-                assert isinstance(final, Finished)
-                cached.append(final.usage.cached_tokens)
-        assert cached == expected
 
 
 @pytest.mark.parametrize("text", ["hello", "x" * 500])

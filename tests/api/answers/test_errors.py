@@ -98,34 +98,6 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
     assert words in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"", 400),
-        (b"{", 400),
-        (b"[1]", 400),
-        (b'"text"', 400),
-        (b"\xff\xfe", 400),
-        (b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}', 400),
-        (b'{"messages":[{"role":"user","content":"x"}],"logit_bias":{"\\ud800":1}}', 400),
-        (b"[" * 100_000, 400),
-    ],
-)
-def test_a_body_that_is_no_json_object_is_a_400(content: bytes, status: int) -> None:
-    """Never a 500, for any bytes."""
-
-    @trio_test
-    async def check() -> None:
-        scheduler = make_scheduler(LoopbackLauncher())
-        async with running(scheduler), client_of(scheduler) as client:
-            headers = {"content-type": "application/json"}
-            response = await client.post("/v1/chat/completions", content=content, headers=headers)
-        assert response.status_code == status
-        assert response.json()["error"]["type"] == "invalid_request_error"
-
-    check()
-
-
 @trio_test
 async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.testing.MockClock) -> None:
     """400 with the template's own message; streaming requests get it as a status, not as an event."""

@@ -249,18 +249,6 @@ async def test_an_upgrade_is_answered_as_plain_http(autojump_clock: trio.testing
         assert (await client.ask()).status == 200
 
 
-@trio_test
-async def test_a_large_answer_arrives_whole(autojump_clock: trio.testing.MockClock) -> None:
-    """A body of many pieces is one body."""
-    body = bytes(range(256)) * 4096
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(send, body)
-
-    async with serving(app) as site:
-        assert (await site.connect().ask()).body == body
-
-
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST"])
 @pytest.mark.parametrize("status", [200, 204, 304, 404])

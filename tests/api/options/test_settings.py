@@ -17,6 +17,7 @@ from api.options.scheduler_settings import MAX_QUEUED_TOKENS, scheduler_config
 from api.options.settings import ServeSettings
 from scheduler.config import EngineConfig, IntakeConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
+from scheduler.prompt.embedder import Embedder
 from scheduler.shared.pooling import Pooler
 from tests.api import option_table
 
@@ -162,8 +163,11 @@ def test_more_adapters_than_there_may_be_are_refused() -> None:
 
 def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
     """All rows of a step may end with it; a chat's end one by one."""
-    settings, pooler = load({"max_slots": "40"}), Pooler("embedding")
-    chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
-    embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
-    assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
-    assert (load_message(chat.engine).pooler, load_message(embedder.engine).pooler) == (None, pooler)
+    settings, pooler = load({"max_slots": "40"}), Pooler()
+    configs = [
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), embedder)
+        for embedder in (None, Embedder(pooler, 16), Embedder(None, 1, answers=(7, 3)))
+    ]
+    assert [config.intake.lookahead for config in configs] == [4, 40, 40]
+    loads = [load_message(config.engine) for config in configs]
+    assert [(load.pooler, load.yields) for load in loads] == [(None, False), (pooler, True), (None, True)]

@@ -135,7 +135,7 @@ class PoolBench:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        for record, _ in self.expiry._deadlines.take_expired(self.now):
+        for record, _ in self.expiry.take_expired(self.now):
             self.pool.expire(record, DeadlineExceeded("too late"))
 
     def read_late(self) -> None:

@@ -69,7 +69,7 @@ async def test_every_engine_loads_them(tmp_path: Path, autojump_clock: trio.test
         await trio.sleep(1)
         assert machine.held == [{red.key}, {red.key}]
         machine.launchers[0].kill()
-        scheduler.pool.add()
+        scheduler.pool.add(machine.launcher(2))
         await trio.sleep(10)
         assert machine.held == [{red.key}] * 3
 

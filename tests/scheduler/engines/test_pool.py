@@ -3,7 +3,6 @@ poison takes no second engine with it."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
-from scheduler.errors import Draining, LastEngine
+from scheduler.errors import Draining
 from scheduler.prefix_estimate import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
@@ -28,7 +27,7 @@ from scheduler.shared.messages import (
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
-from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.engines.bench import NoLauncher, PoolBench
 from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
 from tests.scheduler.requests.records import events_of, finals_of, text_of
 
@@ -119,12 +118,12 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def add(self) -> None:
         if len(self.engines) < 6:
-            self.bench.pool.add()
+            self.bench.pool.add(NoLauncher())
 
     @rule(which=numbers)
-    def drain(self, which: int) -> None:
-        with suppress(LastEngine):
-            self.bench.pool.drain(self.engines[which % len(self.engines)].name)
+    def remove(self, which: int) -> None:
+        if len(self.engines) > 1:
+            self.bench.pool.remove(self.engines[which % len(self.engines)].name)
 
     @invariant()
     def no_engine_has_more_than_it_may(self) -> None:
@@ -171,7 +170,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert bench.uncharged == 0
         assert len(bench.queue._dispatched) == sum(one.dispatched_at is not None for one in here)
         timed = [one for one in here if one.request.timeout_seconds is not None]
-        watched = bench.expiry._deadlines._watched.keys()
+        watched = bench.expiry._watched.keys()
         assert {one.request_id for one in timed if one.outcome is None} <= watched
         assert watched <= {one.request_id for one in timed}
 
@@ -315,6 +314,40 @@ def test_a_suspect_at_its_limit_that_had_company_is_alone_the_next_time() -> Non
     assert bench.on_board(0) == [first, new, late], "neither it nor the other one needs to be alone"
 
 
+def test_a_suspect_at_its_limit_boards_beside_trusted_requests_only() -> None:
+    """Its engine has left the pool: where it goes on, a new one could be blamed for its next death."""
+    bench = PoolBench(2, slots=4)
+    bench.ready(0, 1)
+    suspect = bench.arrive()
+    for _ in range(MOST_DEATHS - 1):
+        bench.die(0, DeathCause.HUNG, [suspect])
+        bench.ready(0)
+    for _ in range(3):
+        bench.arrive()
+    assert [len(bench.on_board(name)) for name in (0, 1)] == [2, 2]
+    bench.pool.remove("0")
+    bench.die(0, DeathCause.HUNG)
+    assert suspect.deaths == MOST_DEATHS
+    assert bench.engine(1).quarantined
+    assert any(one is suspect for one in bench.awaiting)
+    bench.trust(1)
+    assert any(one is suspect for one in bench.on_board(1))
+
+
+def test_what_a_leaver_has_not_read_is_no_part_of_its_answer() -> None:
+    """Its engine had ended it: the rest of its tokens waited for their turn, and is not charged."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    bench.read_late()
+    record = bench.arrive()
+    for _ in range(3):
+        bench.step(0)
+    bench.step(0, [record])
+    assert (record.state, record.output_tokens) == (State.ENDING, 3)
+    bench.cancel(record)
+    assert (record.state, record.output_tokens) == (State.RETIRED, 0)
+
+
 def test_who_was_not_in_the_step_is_no_suspect() -> None:
     """It came while another one's prompt was computed: it goes on as if nothing had happened."""
     bench = PoolBench(1, slots=4)
@@ -430,7 +463,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.ready(0, 1)
     suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
     bench.trust(1)
-    bench.pool.drain("0")
+    bench.pool.remove("0")
     bench.die(0)
     assert bench.pool.names == ["1"]
     assert [record.engine for record in suspects].count("1") == 1

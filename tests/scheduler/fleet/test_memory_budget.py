@@ -230,23 +230,6 @@ async def test_without_a_limit_nobody_gets_one(autojump_clock: MockClock) -> Non
         assert limits(farm) == {"planner": 0, "titles": 0}
 
 
-@trio_test
-async def test_an_engine_that_an_operator_adds_gets_what_is_free(autojump_clock: MockClock) -> None:
-    """And is refused with the numbers where that is too little, which costs the others nothing."""
-    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
-    async with running(farm):
-        pool = farm.models["planner"].scheduler.pool
-        pool.add()
-        await farm.answer("planner")
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.LOADED
-        late = farm.models["titles"].scheduler.pool.add()
-        await trio.sleep(60.0)
-        assert late.failure is not None
-        assert "its part is" in late.failure
-        assert await farm.answer("titles") == await farm.answer("planner")
-
-
 def test_what_is_not_followed_by_another_process_is_free() -> None:
     """Also where there was none yet, and for engines that start together. Room is left for pinned models
     first, then for large ones."""

@@ -41,10 +41,7 @@ from scheduler.shared.messages import (
 )
 from scheduler.shared.reports import (
     CacheReport,
-    EngineReport,
-    PinReport,
     PrefixReport,
-    SlotReport,
 )
 from scheduler.shared.token_ids import compact
 from tests.examples import examples
@@ -98,15 +95,10 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     ),
     st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
-    st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
+    st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
     st.builds(Pulse),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed", "grammar"])
-engine_reports = st.builds(
-    EngineReport,
-    st.lists(st.builds(SlotReport, *[numbers] * 7), max_size=2),
-    *(numbers, st.none() | floats, st.dictionaries(words, floats, max_size=2), numbers),
-)
 disks = st.builds(DiskCounters, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
 cache_reports = st.builds(
     CacheReport,
@@ -117,7 +109,6 @@ cache_reports = st.builds(
     st.lists(words, max_size=2),
     numbers,
     numbers,
-    st.lists(st.builds(PinReport, words, numbers, numbers), max_size=2),
 )
 from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(Loading, words),
@@ -144,8 +135,7 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disks),
-        st.none() | engine_reports,
-        st.booleans(),
+        numbers,
     ),
 )
 sizes = st.lists(st.integers(1, 40), max_size=20)

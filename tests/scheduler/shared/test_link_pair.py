@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from typing import NoReturn
 
 import pytest
 import trio
 from trio.testing import trio_test
 
-from scheduler.processes.child_process import ChildProcess
+from scheduler.processes.child_process import BUFFER_BYTES, ChildProcess, link_pair
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
-from scheduler.shared.link_pair import BUFFER_BYTES, link_pair
 from scheduler.shared.messages import StepOutput, TokenOut
 
 REAL = socket.socketpair
@@ -60,7 +58,7 @@ async def test_the_link_of_an_engine_has_them() -> None:
         found.append(_room(stream.socket))
         return False
 
-    await ChildProcess("engine", "this", [], os.environ, 5.0, stdout=subprocess.DEVNULL).run(talk)
+    await ChildProcess("engine", "this", [], os.environ, 5.0).run(talk)
     assert found[0] > MACOS_BYTES
 
 

@@ -205,17 +205,16 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_said_with_what_to_do(case: str) -> None:
+    """On a terminal of 80 columns, whole. A note serves, and a problem does not."""
     facts, heading, level, what, todo = CASES[case]
     finding = one(facts, heading)
     assert finding.level == level
     assert what in finding.what
     assert todo in finding.todo
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_note_serves_and_a_problem_does_not(case: str) -> None:
-    facts, _, level, _, _ = CASES[case]
     assert serves(findings(facts)) == (level != "problem")
+    lines = shown(facts).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line], "nothing is cut off"
 
 
 def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
@@ -226,7 +225,7 @@ def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
 
 
 def test_many_folders_without_a_model_are_counted() -> None:
-    """A wrong --folder must not hide the rest."""
+    """A wrong --models-folder must not hide the rest."""
     unfit = [unread(str(n), "folder", "empty") for n in range(80)]
     found = findings(replace(LINUX, models=(EMBEDDED, *unfit)))
     assert len(found) < 25
@@ -239,13 +238,6 @@ def shown(facts: Facts) -> str:
     show(facts, findings(facts), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_it_fits_into_80_columns(case: str) -> None:
-    lines = shown(CASES[case][0]).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert not [line for line in lines if "…" in line], "nothing is cut off"
 
 
 def test_the_last_line_is_the_verdict() -> None:

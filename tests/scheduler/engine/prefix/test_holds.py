@@ -32,10 +32,12 @@ class Timed:
 
 
 def test_what_is_held_outlives_everything_until_its_time() -> None:
-    """Newer prompts, used twice, go before it; when its time is over it is like any other."""
+    """Newer prompts, used twice, go before it; when its time is over it is like any other. Who asks for less
+    takes nothing of it."""
     timed = Timed(400)
     keep(timed.cache, words(0, 100))
     assert not timed.cache.hold(words(0, 100), "", 300.0)
+    assert not timed.cache.hold(words(0, 100), "", 10.0)
     for start in range(1000, 20_000, 100):
         timed.now += 1.0
         keep(timed.cache, words(start, 100))

@@ -62,7 +62,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
 
 
 def _tensors(**changed: mx.array | None) -> Callable[[Path], None]:
-    """With these tensors by the layer's name in its model; None: without it."""
+    """Replace tensors of an adapter by the layer's name in its model, and drop those that are None."""
 
     def change(folder: Path) -> None:
         def replaced(tensors: dict[str, mx.array]) -> None:

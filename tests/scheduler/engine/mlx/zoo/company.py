@@ -131,7 +131,7 @@ class Course:
     """What the engine goes through meanwhile."""
 
     seed: int
-    """Of the prefill budgets, and of drafts."""
+    """The seed of the prefill budgets, and of drafts."""
     preempted: frozenset[int] = frozenset()
     """Turns."""
     dies_at: int | None = None
@@ -140,7 +140,7 @@ class Course:
     kv_tokens: int = 0
     """How many fit into the KV budget, so that others are evicted; 0: any number."""
     traits: Traits | None = None
-    """Of a device that is not this one."""
+    """The traits of a device that is not this one."""
 
 
 _MOST_CHOICES = 2

@@ -13,7 +13,7 @@ from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.upstream.apply import apply
-from scheduler.engine.pace import PrefillBudget, PrefillPace
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.shared.messages import (
     AdapterSource,
@@ -44,8 +44,8 @@ class _RandomPace(PrefillPace):
 
     generator: random.Random = field(default_factory=lambda: random.Random(4))
 
-    def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
-        return PrefillBudget(self.generator.choice([8, 25, 50, 96]), "unknown_speed")
+    def budget(self, decoding: int, prefilling: int, context: int) -> int:
+        return self.generator.choice([8, 25, 50, 96])
 
 
 class Engine:
