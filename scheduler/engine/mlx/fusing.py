@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -32,7 +32,6 @@ from scheduler.engine.mlx.upstream.products import (
     Product,
     are_experts,
     arrays_of,
-    axis_of,
     turn,
 )
 from scheduler.shared.device_errors import is_device_error
@@ -48,8 +47,8 @@ class _Group:
     """Layers that read the same input, in the order in which they are called."""
 
     members: tuple[Any, ...]
+    inputs: int
     dtype: mx.Dtype
-    """The input's type."""
     choices: int
     """Experts of each token; 0 for other layers."""
 
@@ -97,28 +96,23 @@ def fuse(model: Any, known: Exact) -> Exact:
 def _groups(model: Any) -> list[_Group]:
     """Return the groups that are the same in a chunk and in a step."""
     cache = make_prompt_cache(model)
-    chunk, step = ({_ids(group): group for group in _called(model, cache, tokens)} for tokens in (3, 1))
+    chunk, step = (_called(model, cache, tokens) for tokens in (3, 1))
     return [group for ids, group in step.items() if ids in chunk and len(ids) > 1]
 
 
-def _ids(group: _Group) -> tuple[int, ...]:
-    return tuple(map(id, group.members))
-
-
-def _called(model: Any, cache: Any, tokens: int) -> list[_Group]:
+def _called(model: Any, cache: Any, tokens: int) -> dict[tuple[int, ...], _Group]:
+    """Return the layers that read the same input in a call, by their identities."""
     with _calls() as calls:
         model(mx.array([[1] * tokens]), cache=cache)
     times = Counter(id(module) for module, _, _ in calls)
-    members: dict[Any, list[Any]] = {}
+    found: dict[Any, _Group] = {}
     for module, x, indices in calls:
         if (kind := _kind(module)) is not None and times[id(module)] == 1:
-            members.setdefault((id(x), id(indices), kind), []).append(module)
-    inputs = {id(module): (x.dtype, indices) for module, x, indices in calls}
-    groups = []
-    for modules in members.values():
-        dtype, indices = inputs[id(modules[0])]
-        groups.append(_Group(tuple(modules), dtype, 0 if indices is None else indices.shape[-1]))
-    return groups
+            choices = 0 if indices is None else indices.shape[-1]
+            alone = _Group((), x.shape[-1], x.dtype, choices)
+            known = found.setdefault((id(x), id(indices), kind), alone)
+            found[id(x), id(indices), kind] = replace(known, members=(*known.members, module))
+    return {tuple(map(id, group.members)): group for group in found.values()}
 
 
 @contextmanager
@@ -146,7 +140,7 @@ def _calls() -> Iterator[list[tuple[Any, mx.array, mx.array | None]]]:
 
 def _kind(module: Any) -> tuple[Any, ...] | None:
     """Return what the members of a group have in common, or None for a layer that has something else."""
-    arrays, axis = arrays_of(module), axis_of(module)
+    arrays, axis = arrays_of(module), int(are_experts(module))
     if type(module) not in KINDS or not arrays.keys() <= {"weight", "bias", "scales", "biases"}:
         return None
     inputs = [array.shape[:axis] + array.shape[axis + 1 :] for _, array in sorted(arrays.items())]
@@ -203,20 +197,14 @@ def _holds(is_equal: Callable[[int], bool], tokens: int) -> bool:
 
 def _random(group: _Group, tokens: int) -> Sequence[Any]:
     """Return the arguments of a call for this number of tokens, as mlx-lm's modules have them."""
-    first = group.members[0]
-    inputs = first.input_dims if are_experts(first) else _inputs(first)
-    key = mx.random.key(tokens)
+    first, count, key = group.members[0], tokens * group.choices, mx.random.key(tokens)
+
+    def inputs(*shape: int) -> mx.array:
+        return mx.random.normal((*shape, group.inputs), key=key).astype(group.dtype)
+
     if not are_experts(first):
-        return (mx.random.normal((tokens, 1, inputs), key=key).astype(group.dtype),)
-    count = tokens * group.choices
+        return (inputs(tokens, 1),)
     experts = mx.random.randint(0, first.num_experts, (count,), key=key)
     if count < SORTED_FROM:
-        x = mx.random.normal((tokens, 1, 1, 1, inputs), key=key)
-        return x.astype(group.dtype), experts.reshape(tokens, 1, group.choices), False
-    x = mx.random.normal((count, 1, inputs), key=key)
-    return x.astype(group.dtype), mx.sort(experts), True
-
-
-def _inputs(module: Any) -> int:
-    inputs: int = module.weight.shape[-1]
-    return inputs * 32 // module.bits if hasattr(module, "bits") else inputs
+        return inputs(tokens, 1, 1, 1), experts.reshape(tokens, 1, group.choices), False
+    return inputs(count, 1), mx.sort(experts), True

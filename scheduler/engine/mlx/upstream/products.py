@@ -28,6 +28,9 @@ FEW = 32
 """Up to this number of tokens each is probed by itself, because devices choose kernels by it."""
 MANY = FEW + 1
 """Stands for any number beyond."""
+_EXPERTS = (SwitchLinear, QuantizedSwitchLinear)
+KINDS: tuple[type[Any], ...] = (Linear, QuantizedLinear, *_EXPERTS)
+"""Layers that may share a product. The outputs are the first axis of their arrays, experts' the second."""
 SORTED_FROM = 64
 """Choices of experts from which on mlx-lm sorts tokens by expert."""
 
@@ -147,7 +150,7 @@ class Product:
 
     def __init__(self, members: Sequence[Any]) -> None:
         """Their arrays are concatenated, and held twice until `take_over`."""
-        axis = axis_of(members[0])
+        axis = int(are_experts(members[0]))
         self.whole: Any = copy(members[0])
         for name in arrays_of(members[0]):
             self.whole[name] = mx.concatenate([member[name] for member in members], axis=axis)
@@ -162,7 +165,7 @@ class Product:
         """Let these layers take their parts from now on, for `exact` numbers of tokens, and drop their own
         arrays for views."""
         self.exact = frozenset(exact)
-        experts = axis_of(members[0]) == 1
+        experts = are_experts(members[0])
         for member, share, ends in zip(members, self._shares, pairwise(self._ends), strict=True):
             outputs = slice(*ends)
             for name in arrays_of(member):
@@ -171,7 +174,8 @@ class Product:
             mx.eval(arrays_of(member))
             turn(member)
             vars(member)["share"] = share
-            member.__class__ = _PARTS[type(member)]
+            kind: Any = type(member)
+            member.__class__ = _part_of(kind)
 
     def parts(self, y: mx.array) -> list[mx.array]:
         # One operation, but its views of several rows say that they are as small as their numbers. MLX's
@@ -224,39 +228,14 @@ class _ExpertsPart:
         return product.give(share, product.whole(x, indices, sorted_indices=sorted_indices), x, indices)
 
 
-class LinearPart(_Part, TurnedLinear):
-    pass
-
-
-class QuantizedPart(_Part, QuantizedLinear):
-    pass
-
-
-class ExpertsPart(_ExpertsPart, TurnedExperts):
-    pass
-
-
-class QuantizedExpertsPart(_ExpertsPart, CountedExperts):
-    pass
-
-
-_PARTS: dict[type[Any], type[Any]] = {
-    TurnedLinear: LinearPart,
-    QuantizedLinear: QuantizedPart,
-    TurnedExperts: ExpertsPart,
-    CountedExperts: QuantizedExpertsPart,
-}
-KINDS: tuple[type[Any], ...] = (Linear, QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
-"""Layers that may share a product."""
+@cache
+def _part_of(kind: Any) -> type[Any]:
+    ours: type[Any] = _ExpertsPart if issubclass(kind, _EXPERTS) else _Part
+    return type(f"{ours.__name__}Of{kind.__name__}", (ours, kind), {})
 
 
 def are_experts(module: Any) -> bool:
-    return isinstance(module, SwitchLinear | QuantizedSwitchLinear)
-
-
-def axis_of(module: Any) -> int:
-    """Return the axis of the outputs in each of a layer's arrays."""
-    return 1 if are_experts(module) else 0
+    return isinstance(module, _EXPERTS)
 
 
 def arrays_of(module: Any) -> dict[str, mx.array]:
