@@ -15,6 +15,7 @@ from mlx.nn.layers.quantized import quantize
 from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.switch_layers import SwitchLinear
 
 from loadtests.step.graph import operations
 from loadtests.step.steps import counted_calls
@@ -114,6 +115,15 @@ def test_a_part_is_of_the_input_that_is_given() -> None:
     known, _ = ref(y), [member(y) for member in members]
     del y, given, in_turn, out_of_turn
     assert known() is None
+
+
+def test_a_part_is_of_the_choice_of_experts_that_is_given() -> None:
+    plain = [SwitchLinear(8, 4, 3, bias=False) for _ in range(2)]
+    members = copy.deepcopy(plain)
+    Product(members).take_over(members, range(MANY + 1))
+    x, some, others = mx.random.normal((2, 1, 1, 1, 8)), mx.array([[[0]], [[1]]]), mx.array([[[2]], [[1]]])
+    for place, indices in ((0, some), (1, others), (0, others), (1, some)):
+        assert mx.array_equal(members[place](x, indices), plain[place](x, indices))
 
 
 def test_several_rows_are_sliced_on_cuda() -> None:
