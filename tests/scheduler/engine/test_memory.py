@@ -171,6 +171,19 @@ def _fits(memory: Memory, sequence: EngineSequence, known: int, running: list[En
     return memory.coming_bytes(sequence, in_place, running) <= memory.room_bytes(running)
 
 
+def test_a_hit_is_charged_for_what_it_computes() -> None:
+    """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
+    memory = _memory(900, pinned_bytes=400)
+    shared_prefix = prompt_of(400, 9)
+    newcomer = EngineSequence.of(request(2, [*shared_prefix, *prompt_of(100, 2)], 10))
+    sharer = EngineSequence.of(request(1, [*shared_prefix, 1], 10))
+    sharer.in_place_tokens = 400
+    assert not _fits(memory, newcomer, 0, [sharer])
+    assert _fits(memory, newcomer, 400, [sharer])
+    stranger = _sequence(3, 201)
+    assert not _fits(memory, newcomer, 400, [stranger])
+
+
 @given(
     running=st.lists(st.integers(1, 60), max_size=4),
     waiting=st.lists(st.integers(1, 60), min_size=1, max_size=8),

@@ -19,6 +19,7 @@ from scheduler.engine.budget.policy import (
     relieved,
 )
 from scheduler.engine.device import Pressure
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
 from tests.examples import examples
 
 _BUDGET = 1000
@@ -42,6 +43,16 @@ class _Guarded:
         return allowed(self.given_up, fitting)
 
 
+def test_cached_prefixes_go_first_by_as_much_as_is_short() -> None:
+    allowance = _Guarded().see(replace(_AMPLE, used=9_950))
+    assert allowance == Allowance(Relief.EVICT, kv_bytes=800 - 50)
+    assert allowance.admits
+
+
+def test_freed_buffers_count_before_prefixes() -> None:
+    assert _Guarded().see(replace(_AMPLE, used=9_950, pool=30)).kv_bytes == 800 - 20
+
+
 def test_the_order_is_prefixes_chunks_admission_rows() -> None:
     """While nothing helps, each reading gives up one level more."""
     guarded = _Guarded()
@@ -56,6 +67,10 @@ def test_the_order_is_prefixes_chunks_admission_rows() -> None:
     assert kept[3] < 200, "now a row is preempted"
 
 
+def test_a_chunk_has_a_floor_whatever_fits() -> None:
+    assert _Guarded().see(replace(_AMPLE, used=11_000), fitting=0, times=4).chunk_tokens == LEAST_CHUNK_TOKENS
+
+
 def test_a_warning_of_the_system_leaves_a_quarter_of_the_budget_and_all_rows() -> None:
     """A Mac with many programs may warn for hours."""
     guarded, reading = _Guarded(), replace(_AMPLE, pressure=Pressure.WARN)
@@ -65,6 +80,12 @@ def test_a_warning_of_the_system_leaves_a_quarter_of_the_budget_and_all_rows() -
         reading = replace(reading, kv=min(reading.kv, allowance.kv_bytes))
     assert allowance.relief is Relief.EVICT
     assert _BUDGET // 4 <= reading.kv <= _BUDGET // 4 + 1
+
+
+def test_critical_pressure_takes_everything_in_turn() -> None:
+    guarded = _Guarded()
+    empty = replace(_AMPLE, pressure=Pressure.CRITICAL, kv=200, fixed_kv=200)
+    assert guarded.see(empty, times=4).relief is Relief.PREEMPT
 
 
 def test_relief_ends_one_level_at_a_time_after_a_calm() -> None:
@@ -78,6 +99,13 @@ def test_relief_ends_one_level_at_a_time_after_a_calm() -> None:
     assert levels == sorted(levels, reverse=True)
     assert guarded.now - started >= 2 * CALM_SECONDS
     assert guarded.see(_AMPLE) == Allowance()
+
+
+def test_room_for_one_chunk_keeps_relief_but_does_not_deepen_it() -> None:
+    """Between what is needed and twice that: neither up nor down."""
+    guarded = _Guarded()
+    before = guarded.see(replace(_AMPLE, used=9_950))
+    assert guarded.see(replace(_AMPLE, used=9_850), times=400) == before
 
 
 def test_a_calm_that_does_not_last_is_waited_for_longer() -> None:

@@ -85,6 +85,19 @@ def test_a_step_fits_or_computes_as_little_as_it_can(
     assert chunked or todo.decode
 
 
+def test_second_turns_of_agents_join_as_they_fit() -> None:
+    """All at once, behind copied prefixes, they would take more than any step before."""
+    agents = [_row(number, 1100, computed=1000) for number in range(8)]
+    assert _ids(_plan(_room(_PLENTY), agents)) == set(range(8))
+    # Arrays of three with a spare place for their prompts, then for their answers; copies while they are
+    # written; and what of them is cached.
+    arrays = _HELD.batch([1000] * 3, 99) + _HELD.batch([1099] * 3, 1)
+    fits = 2 * arrays + 3 * 1099 * 14
+    some = _plan(_room(fits), agents)
+    assert len(_ids(some)) == 3
+    assert some.step_bytes == fits
+
+
 def test_nobody_joins_while_there_is_no_room_beside_rows_that_decode() -> None:
     todo = _plan(_room(500), [_row(0, 2000), _row(1, 10, computed=10)])
     assert todo.chunks == ()
@@ -97,6 +110,14 @@ def test_the_longest_join_last() -> None:
     assert _ids(todo) == {1, 2}
 
 
+def test_what_was_admitted_and_has_not_joined_is_counted_at_the_next_admission() -> None:
+    held = _HELD.held(1000)
+    for admitted in range(4):
+        running = [_row(number, 1000) for number in range(admitted)]
+        todo = _plan(_room(3 * held + 200 * 14), running, [_row(9, 1000 - 50)])
+        assert len(todo.admit) == (admitted < 3)
+
+
 def test_a_cached_prefix_costs_little_where_it_stays_in_place() -> None:
     """Saving memory, a follow-up of a long conversation is admitted with what it adds."""
     beside = [_row(0, 100, computed=100)]
@@ -105,3 +126,36 @@ def test_a_cached_prefix_costs_little_where_it_stays_in_place() -> None:
     assert not _plan(room, beside, [follow_up], known=2000).admit
     (admit,) = _plan(replace(room, room_bytes=40_000, saving=True), beside, [follow_up], known=2000).admit
     assert admit.in_place_tokens == 2000
+
+
+def test_what_is_held_already_is_not_counted_again() -> None:
+    """But for the copies of it that may be made."""
+    rows = [_row(number, 500, computed=400) for number in range(4)]
+    begun = together(rows)
+    arrays = _HELD.batch([400] * 4, 99)
+    new = _plan(_room(_PLENTY), rows, begun=begun).step_bytes
+    held = _plan(_room(_PLENTY, held_bytes=arrays), rows, begun=begun).step_bytes
+    assert new - held == arrays
+
+
+def test_one_prompt_that_goes_on_copies_nothing() -> None:
+    """A long one alone would otherwise be read in the smallest chunks where its copy would not fit."""
+    row = _row(0, 10_000, computed=6000)
+    arrays = _HELD.batch([6000], 3999)
+    todo = _plan(_room(20_000, held_bytes=arrays), [row], begun=together([row]))
+    assert todo.step_bytes == 0
+    assert padded_tokens(todo.chunks) == _MOST_TOKENS
+
+
+def test_a_prompt_is_read_up_to_its_end_where_there_is_no_room_for_it_to_end() -> None:
+    """Not in the smallest chunks: its copy for the prefix cache is made in its last step."""
+    rows = [_row(number, 6500, computed=6000) for number in range(2)]
+    begun = together(rows)
+    arrays = _HELD.batch([6000] * 2, 499)
+    todo = _plan(_room(arrays + 100, held_bytes=arrays), rows, begun=begun)
+    assert [chunk.tokens for chunk in todo.chunks] == [498, 498]
+    assert todo.step_bytes <= arrays + 100
+    for row in rows:
+        row.computed_tokens = 6498
+    last = _plan(_room(arrays + 100, held_bytes=arrays), rows, begun=begun)
+    assert [chunk.tokens for chunk in last.chunks] == [1, 1]

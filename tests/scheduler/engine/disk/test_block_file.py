@@ -64,6 +64,15 @@ def test_the_safetensors_package_reads_the_same_arrays(content: Content) -> None
         assert (tuple(read[name]["shape"]), bytes(read[name]["data"])) == (array.shape, array.data)
 
 
+@given(contents)
+def test_every_array_is_aligned(content: Content) -> None:
+    raw = b"".join(encode(content, PLACE, MODEL))
+    header_end = 8 + int.from_bytes(raw[:8], "little")
+    for name, entry in json.loads(raw[8:header_end]).items():
+        if name != "__metadata__":
+            assert (header_end + entry["data_offsets"][0]) % ITEM_BYTES[entry["dtype"]] == 0
+
+
 def test_a_file_cut_anywhere_is_truncated() -> None:
     assert {damage_of(FILE[:length]) for length in range(len(FILE))} == {"truncated"}
 

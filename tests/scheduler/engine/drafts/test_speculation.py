@@ -83,6 +83,12 @@ def test_the_choice_is_the_best_by_its_own_numbers(
     assert best > rows * LEAST_GAIN
 
 
+def test_expected_tokens_are_those_of_a_run_that_ends_with_the_first_wrong_one() -> None:
+    assert _proposal(1, 0.5).expected_tokens(3) == pytest.approx(0.5 + 0.25 + 0.125)
+    assert _proposal(1, 0.5, behind_pending=True).expected_tokens(2) == pytest.approx(0.25 + 0.125)
+    assert _proposal(1, 1.0, tokens=2).expected_tokens(15) == 2
+
+
 _TEXT = [1, 2, 3, 4]
 
 

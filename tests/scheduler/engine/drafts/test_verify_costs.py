@@ -39,6 +39,12 @@ def test_unknown_widths_are_tried_one_at_a_time() -> None:
             assert costs.ratio(4, following) == pytest.approx(1 + 0.1 * following, rel=1e-3)
 
 
+def test_a_clock_that_stands_still_teaches_nothing() -> None:
+    costs = _learnt()
+    costs.learn(0.0, 4, 1)
+    assert costs.ratio(4, 1) == pytest.approx(1.1)
+
+
 def test_one_outlier_among_several_counts_for_nothing() -> None:
     """In either direction: a compiler, a busy machine, a clock that jumped."""
     for outlier in (100.0, 0.01):

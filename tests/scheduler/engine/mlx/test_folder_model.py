@@ -235,7 +235,7 @@ def test_only_what_is_wanted_counts(tmp_path: Path) -> None:
 
 _NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen2_vl", "gemma4", "qwen3_5", "qwen3_5_moe", "mistral3")
 _TIES = [(name, tied) for name in _NESTED for tied in (True, False) if (name, tied) != ("qwen3_vl_moe", True)]
-"""mlx-lm looks for a tied head of that one."""
+"""Without a tied qwen3_vl_moe: mlx-lm looks for its head."""
 
 
 @pytest.mark.parametrize(("name", "tied"), _TIES)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from scheduler.shared.reports import PrefixReport
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES, cache_of, keep, serve, words
-from tests.scheduler.engine.prefix.test_radix_tree import (
-    at,
-    python_lines,
-)
+from tests.scheduler.engine.prefix.test_radix_tree import at, cut_of, python_lines
 
 
 def test_thirty_two_conversations_on_one_prefix_hold_one_prefix() -> None:
@@ -34,6 +31,27 @@ def test_a_branch_never_destroys_a_longer_prefix() -> None:
     assert cache.find(at(title)).length == 2014
     cache.set_running_bytes((PLENTY - 5000) * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+def test_what_a_split_leaves_of_an_edge_in_use_can_be_evicted() -> None:
+    """A lease on the beginning of an edge keeps all of it until another prompt splits it behind the lease."""
+    cache = cache_of()
+    keep(cache, words(0, 100))
+    lease = cache.match_and_lease(at(words(0, 51)))
+    assert cache.evict(TOKEN_BYTES) == 0
+    keep(cache, words(0, 60) + words(1000, 5))
+    assert cache.check_integrity() == []
+    assert cache.evict(PLENTY) == (40 + 5) * TOKEN_BYTES
+    cache.release(lease)
+
+
+def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
+    """Sizes are measured after the cut, and the excess goes immediately; nothing added is reported then."""
+    cache = cache_of(10)
+    tokens = words(0, 10)
+    assert cache.insert(at(tokens), cut_of(tokens, grain=64)) == 0
+    assert cache.nbytes == 0
+    assert cache.check_integrity() == []
 
 
 def test_room_is_made_for_what_a_step_takes() -> None:
@@ -74,3 +92,12 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         assert lease.length == tokens - 1
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
     assert lines[100_000] < 160
+
+
+def test_what_left_the_queue_does_not_pile_up_in_it() -> None:
+    cache = cache_of(200 * 10)
+    for index in range(200):
+        keep(cache, words(100 * index, 10))
+    for _ in range(5_000):
+        cache.release(cache.match_and_lease(at(words(100 * 150, 10))))
+    assert len(cache._queue) <= 64 + 4 * 200

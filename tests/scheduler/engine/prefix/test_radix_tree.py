@@ -277,6 +277,45 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
     assert [(node.tokens.typecode, node.tokens.itemsize) for node in tree.walk()] == [("I", KEY_BYTES)]
 
 
+def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
+    """Both halves own their bytes, and two leases may still hold the whole."""
+    tree: RadixTree[Run, State] = RadixTree()
+    tree.insert(at([1, 2, 3, 4]), cut_of([1, 2, 3, 4]))
+    short, long = tree.lease(tree.match(at([1, 2, 9]))), tree.lease(tree.match(at([1, 2, 3, 4])))
+    tree.insert(at([1, 2, 8]), cut_of([1, 2, 8]))
+    assert tree.replaced_bytes == 4 * RUN_BYTES
+    assert (content_of(short), content_of(long)) == ([1, 2], [1, 2, 3, 4])
+    tree.release(long)
+    assert tree.replaced_bytes == 4 * RUN_BYTES
+    tree.remove(next(node for node in tree.walk() if node.end == 4))  # The short one needs nothing of it.
+    tree.release(short)
+    assert tree.replaced_bytes == 0
+    assert tree.check_integrity() == []
+
+
+def test_a_lease_moves_up_with_every_cut_that_it_does_not_need() -> None:
+    """Also with the second, when it still holds the segment from before the first."""
+    tree: RadixTree[Run, State] = RadixTree()
+    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
+    lease = tree.lease(tree.match(at([1, 2])))
+    for position in (1, 2):
+        tree.attach(at([1, 2, 3][:position]), State(()))
+        assert lease.node is not None
+        assert (lease.node.end, lease.node.pins) == (3 if position == 1 else 2, 1)
+    tree.remove(next(node for node in tree.walk() if node.end == 3))
+    assert content_of(lease) == [1, 2]
+    assert tree.check_integrity() == []
+
+
+def test_a_lease_that_ends_inside_an_edge_has_no_snapshot() -> None:
+    """The state at the end of the edge is one of other tokens."""
+    tree: RadixTree[Run, State] = RadixTree()
+    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
+    tree.attach(at([1, 2, 3]), State((1, 2, 3)))
+    assert tree.lease(tree.match(at([1, 2, 4]))).snapshot is None
+    assert tree.lease(tree.match(at([1, 2, 3]))).snapshot is not None
+
+
 def test_the_fullest_path_and_the_leaves_below() -> None:
     """The path with most snapshots through a node, shallow first; leaves are counted for every node."""
     tree: RadixTree[Run, State] = RadixTree()

@@ -37,6 +37,14 @@ def test_a_snapshot_at_a_fork_outlives_its_neighbours() -> None:
     assert {node.end for node in cache._tree.walk() if node.snapshot is not None} == {100, 110, 300}
 
 
+def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
+    """And the tokens that it belongs to are not evicted for it."""
+    cache = cache_of(10, needs_snapshot=True)
+    keep(cache, words(0, 10))
+    assert not cache.attach(at(words(0, 10)), State((), nbytes=1))
+    assert cache.statistics().tokens == 10
+
+
 def test_tokens_that_no_hit_can_restore_go_first() -> None:
     """In a model that needs snapshots, what lies beyond the last one is dead weight."""
     cache = cache_of(400, needs_snapshot=True)
@@ -89,3 +97,15 @@ def test_a_snapshot_that_is_only_passed_grows_old() -> None:
     cache.release(cache.match_and_lease(at(words(0, 101))))
     cache.set_running_bytes(650 * TOKEN_BYTES)
     assert [cache.find(at(words(start, 60))).length for start in (0, 1000)] == [0, 50]
+
+
+def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
+    """Not twice at one position, not where its tokens are not held, not for a model that can be cut."""
+    cache = cache_of(needs_snapshot=True)
+    keep(cache, words(0, 10))
+    kept = [cache.attach(at(words(0, end)), State(())) for end in (5, 5, 11, 0)]
+    assert kept == [True, False, False, False]
+    assert cache.statistics().snapshots == 1
+    plain = cache_of()
+    keep(plain, words(0, 10))
+    assert not plain.attach(at(words(0, 5)), State(()))

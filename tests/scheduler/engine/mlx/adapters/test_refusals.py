@@ -62,7 +62,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
 
 
 def _tensors(**changed: mx.array | None) -> Callable[[Path], None]:
-    """Replace tensors of an adapter by the layer's name in its model, and drop those that are None."""
+    """Return a change to these tensors, by the layer's name in its model; what is None is taken out."""
 
     def change(folder: Path) -> None:
         def replaced(tensors: dict[str, mx.array]) -> None:

@@ -13,7 +13,6 @@ from tests.examples import examples, sampled
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import disk_of, words
-from tests.scheduler.engine.mlx.zoo.census import SMALL
 from tests.scheduler.engine.mlx.zoo.company import Kind
 
 
@@ -25,7 +24,7 @@ def engine_of(family: str, folder: Path, **changes: Any) -> AdaptedEngine:
 
 @pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss", "qwen3_next"], ["gpt_oss"]))
 def test_each_has_the_tokens_of_its_adapter_alone(family: str, tmp_path: Path) -> None:
-    Kind(family, adapters=tmp_path, **SMALL).meet(examples(8), 0)
+    Kind(family, adapters=tmp_path, small=True).meet(examples(8), 0)
 
 
 def test_followers_wait_for_a_leader_with_their_adapter(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class _Alone:
             logits[:, mx.array(forbidden)] = -math.inf
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         drawn = mx.argmax(logprobs, axis=-1) if asked.params.temperature == 0 else self._draw(logprobs)
-        token = int(drawn.item())
+        token = int(drawn)
         if self._limit is not None:
             token = token if self._limit.forced is None else self._limit.forced
             self._limit.accept(token)

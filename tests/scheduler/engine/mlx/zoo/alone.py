@@ -69,7 +69,7 @@ class _Recorded:
     def __call__(self, logprobs: mx.array) -> mx.array:
         scores = (logprobs if self._draw is None else self._draw.scores(logprobs)).reshape(-1)
         best = mx.sort(scores)[-2:]
-        token, lead = int(mx.argmax(scores).item()), float(best[1] - best[0])
+        token, lead = int(mx.argmax(scores)), float(best[1] - best[0])
         if self._limit is not None:
             if self._limit.forced is not None:
                 token, lead = self._limit.forced, math.inf

@@ -31,7 +31,7 @@ from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 from tests.scheduler.engine.mlx.families import fused
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import ROUNDING, Alone, Answer, difference, rounding
-from tests.scheduler.engine.mlx.zoo.census import build, build_exact
+from tests.scheduler.engine.mlx.zoo.census import SMALL, build, build_exact
 from tests.scheduler.engine.mlx.zoo.engine import CHUNK, Engine, words
 from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import WINDOW, wide_heads
@@ -131,7 +131,7 @@ class Course:
     """What the engine goes through meanwhile."""
 
     seed: int
-    """The seed of the prefill budgets, and of drafts."""
+    """It makes the prefill budgets, and drafts."""
     preempted: frozenset[int] = frozenset()
     """Turns."""
     dies_at: int | None = None
@@ -140,7 +140,7 @@ class Course:
     kv_tokens: int = 0
     """How many fit into the KV budget, so that others are evicted; 0: any number."""
     traits: Traits | None = None
-    """The traits of a device that is not this one."""
+    """What a device has that is not this one."""
 
 
 _MOST_CHOICES = 2
@@ -236,18 +236,21 @@ class Kind:
         name: str,
         kv_cache_dtype: KvCacheDtype = "auto",
         adapters: Path | None = None,
-        **changes: int,
+        small: bool = False,
     ) -> None:
-        """`adapters`: a folder, in which two are written that some requests have. `changes`: of its
-        configuration. Raises ModelUnusable."""
+        """`adapters`: a folder, in which two are written that some requests have. `small`: with
+        two layers. Raises ModelUnusable."""
         self._kv_cache_dtype, packing = kv_cache_dtype, PACKINGS[kv_cache_dtype]
+        changes = SMALL if small else {}
         with nullcontext() if packing is None else wide_heads():
             model, self._type = build(name, **changes)
             exact = build_exact(name, **changes) if "@" in name else None
         self._model = fused(mend(copy.deepcopy(model)))
         self._alone = {"": Alone(model)}
         self._sources: list[AdapterSource] = []
-        for seed, rank in ((1, 4), (2, 7)) if adapters is not None else ():
+        for seed, rank in ((1, 4), (2, 7)):
+            if adapters is None:
+                break
             source = write_adapter(build(name, **changes)[0], adapters / f"{seed}", seed=seed, rank=rank)
             self._sources.append(source)
             self._alone[source.key] = Alone(load_adapters(build(name, **changes)[0], source.folder))

@@ -10,7 +10,6 @@ import pytest
 
 from scheduler.shared.messages import KvCacheDtype
 from tests.examples import examples, sampled
-from tests.scheduler.engine.mlx.zoo.census import SMALL
 from tests.scheduler.engine.mlx.zoo.company import Kind
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 
@@ -23,7 +22,7 @@ _PACKED = [*(name for name in KINDS if name not in ("rwkv7", "deepseek_v41")), "
 
 def _kind(name: str, kv_cache_dtype: KvCacheDtype = "auto") -> Kind:
     small = not _WHOLE and name in ("qwen3", "gpt_oss", "qwen3_next", "deepseek_v3")
-    return Kind(name, kv_cache_dtype, **(SMALL if small else {}))
+    return Kind(name, kv_cache_dtype, small=small)
 
 
 @pytest.mark.timeout(60 + 10 * _EXAMPLES)

@@ -26,7 +26,7 @@ SAMPLE = ["qwen3@affine4", "gemma3_text@bfloat16", "qwen3_5@mxfp4"]
 @pytest.mark.parametrize("name", sampled(SAMPLE, ["gemma3_text@bfloat16"]))
 def test_a_batch_is_within_rounding_of_the_model_alone(name: str) -> None:
     """Tolerance: the rule of `rounding.py`, in any company."""
-    kind = Kind(name, **(SMALL if name == SAMPLE[1] else {}))
+    kind = Kind(name, small=name == SAMPLE[1])
     kind.meet(6, 0)
     assert kind.batching.fallbacks == FALLBACKS.get(base_of(name), ((), ""))[0]
 
@@ -52,7 +52,7 @@ def _shifted(offsets: Callable[[Any], mx.array]) -> property:
 @pytest.mark.parametrize("fault", ["padding", "position"])
 def test_a_planted_fault_is_found(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more token attended to, or one position: by the rule in a batch, and by the check at load."""
-    kind = Kind(name, **SMALL)
+    kind = Kind(name, small=True)
     assert kind.verdict(6, 0).outcome == "right"
     if fault == "padding":
         monkeypatch.setattr(BatchRows, "make_mask", _padding_seen)
