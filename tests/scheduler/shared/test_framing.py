@@ -31,16 +31,16 @@ token_ids = st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact)
 
 @cache
 def any_struct(cls: type) -> st.SearchStrategy[Any]:
-    return st.builds(
-        cls, **{field.name: any_of(field.type) for field in msgspec.inspect.type_info(cls).fields}
-    )  # type: ignore[attr-defined]
+    found = inspect.type_info(cls)
+    assert isinstance(found, inspect.StructType)
+    return st.builds(cls, **{field.name: any_of(field.type) for field in found.fields})
 
 
 def any_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
     """Any value of a type that a message may have."""
     match kind:
         case inspect.UnionType(types=types):
-            return st.one_of(map(any_of, types))
+            return st.one_of([any_of(one) for one in types])
         case inspect.StructType(cls=cls):
             return any_struct(cls)
         case inspect.LiteralType(values=values):
