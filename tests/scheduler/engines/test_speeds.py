@@ -41,12 +41,6 @@ def test_it_finds_the_line_that_the_engines_steps_lie_on(
     assert speeds.prefill_seconds(1024, 8, 2048) == pytest.approx(expected, rel=0.1)
 
 
-def test_until_rows_vary_a_row_is_taken_to_cost_a_part_of_a_step() -> None:
-    """Otherwise a burst would pile up on the engine that got its first request."""
-    assert Speeds(512, learned(*[(4, 0, 0, 0.032, 0.0)] * 100)).row_seconds == pytest.approx(0.001)
-    assert Speeds(512).row_seconds > 0
-
-
 def test_an_engine_that_restarts_keeps_what_it_has_not_measured_again() -> None:
     """And its totals begin at zero."""
     speeds = Speeds(512)
@@ -59,16 +53,6 @@ def test_an_engine_that_restarts_keeps_what_it_has_not_measured_again() -> None:
     assert speeds.step_seconds(0) == 0.01
     assert speeds.prefill_seconds(100, 0) == pytest.approx(0.1)
     assert speeds.service_token_seconds(2.0) is not None
-
-
-def test_nothing_is_reported_that_was_not_measured() -> None:
-    speeds = Speeds(512)
-    assert speeds.decode_step_seconds is None
-    assert speeds.prefill_tokens_per_second is None
-    assert speeds.service_token_seconds(2.0) is None
-    speeds.take(Counters(steps=1, running=4, costs=StepCosts(step=0.01, row=0.001, token=0.002, chunk=0.1)))
-    assert speeds.decode_step_seconds == pytest.approx(0.014)
-    assert speeds.prefill_tokens_per_second == pytest.approx(512 / (0.1 + 512 * 0.002))
 
 
 @given(st.floats(0.001, 1.0), st.integers(0, 600), st.integers(0, 64), st.floats(1, 4))

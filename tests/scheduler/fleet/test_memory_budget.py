@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from trio.testing import MockClock, trio_test
 
 from scheduler.engine.budget.limits import divided, part_of
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.fleet.residency import ModelState
 from scheduler.shared.messages import MemoryPart, Ready
 from tests.examples import examples
-from tests.scheduler.fleet.farm import Farm, running
+from tests.scheduler.fleet.farm import Farm
 
 BUDGET = 10_000
 NAMES = ("a", "b", "c", "d")
@@ -178,73 +175,6 @@ def limits(farm: Farm) -> dict[str, int]:
     """Return the limit of every running engine, as its own counters say."""
     ready = {name: model for name, model in farm.models.items() if model.scheduler.pool.ready is not None}
     return {name: model.scheduler.metrics.of_engine("0").now.guard.limit for name, model in ready.items()}
-
-
-@trio_test
-async def test_models_that_fit_together_have_fixed_parts(autojump_clock: MockClock) -> None:
-    """Also after a death, and while others are loaded and unloaded."""
-    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
-    async with running(farm), trio.open_nursery() as nursery:
-        await farm.answer("planner")
-        alone = limits(farm)["planner"]
-        assert 0 < alone < FARM_BYTES
-        await farm.answer("titles")
-        both = limits(farm)
-        assert both["planner"] == alone
-        assert 1000 <= both["titles"] == FARM_BYTES - alone
-        nursery.start_soon(farm.answer, "planner", "long", 600)
-        await trio.sleep(1.0)
-        farm.launchers["planner"].kill()
-        await trio.sleep(3.0)
-        assert limits(farm) == both
-        farm.fleet.unload("titles")
-        await farm.reaches("titles", ModelState.UNLOADED)
-        await farm.answer("planner")
-        assert limits(farm) == {"planner": alone}
-        await farm.answer("titles")
-        assert limits(farm) == both
-
-
-@trio_test
-async def test_what_needs_more_than_is_free_waits_for_an_idle_model_to_go(autojump_clock: MockClock) -> None:
-    """By what the files say before a model was loaded, and by what its engine has reported afterwards. One
-    beside which no other fits has all of it."""
-    farm = Farm("planner", "titles", memory=sharing(FARM_BYTES), memory_limit=FARM_BYTES)
-    async with running(farm):
-        await farm.answer("planner")
-        assert limits(farm) == {"planner": FARM_BYTES}
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.UNLOADED
-        # An engine without rows needs next to nothing here, as it has reported: now both fit.
-        await farm.answer("planner")
-        assert farm.state("titles") is ModelState.LOADED
-
-
-@trio_test
-async def test_without_a_limit_nobody_gets_one(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles", memory=sharing(10**15))
-    async with running(farm):
-        await farm.answer("planner")
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.LOADED
-        assert limits(farm) == {"planner": 0, "titles": 0}
-
-
-@trio_test
-async def test_an_engine_that_an_operator_adds_gets_what_is_free(autojump_clock: MockClock) -> None:
-    """And is refused with the numbers where that is too little, which costs the others nothing."""
-    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
-    async with running(farm):
-        pool = farm.models["planner"].scheduler.pool
-        pool.add()
-        await farm.answer("planner")
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.LOADED
-        late = farm.models["titles"].scheduler.pool.add()
-        await trio.sleep(60.0)
-        assert late.failure is not None
-        assert "its part is" in late.failure
-        assert await farm.answer("titles") == await farm.answer("planner")
 
 
 def test_what_is_not_followed_by_another_process_is_free() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import count, cycle
 
 import pytest
@@ -218,47 +217,7 @@ def test_the_request_with_none_ahead_is_the_next_whatever_requests_cost(
         assert first == [server.serve().request_id]
 
 
-def test_asking_for_a_place_changes_nothing() -> None:
-    """A question about an unused priority creates no band."""
-    queue = FairQueue(FairnessConfig())
-    assert queue.ahead_of_next("T", "s", 7, 0.0) == 0
-    assert not queue._bands
-
-
 # --- costs
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("one session", lambda number: ticket("T", "s", tokens=1 + number * 37 % 9000)),
-        ("a session each", lambda number: ticket("T", str(number), tokens=1 + number * 37 % 9000)),
-        ("a tenant each", lambda number: ticket(str(number), "s", tokens=1 + number * 37 % 9000)),
-        ("32 x 32", lambda number: ticket(str(number % 32), str(number // 32), tokens=1 + number)),
-    ],
-)
-def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ticket]) -> None:
-    """Printed, not judged: the machine is shared. Run with -s."""
-    import time
-
-    queue = FairQueue(FairnessConfig())
-    tickets = [make(number) for number in range(1024)]
-    started = time.perf_counter()
-    for one in tickets:
-        queue.push(one)
-    pushed = time.perf_counter()
-    for number in range(512):
-        one = queue.pop(0.0)
-        queue.push(make(5000 + number))
-        queue.charge_actual(one, 10, 10, 0.0)
-    turned = time.perf_counter()
-    asked = [queue.ahead_of(request_id, 0.0) for request_id in list(queue._tickets)[:100]]
-    print(
-        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + charge"
-        f" {(turned - pushed) / 512 * 1e6:.1f} us, ahead_of"
-        f" {(time.perf_counter() - turned) / 100 * 1e6:.1f} us"
-    )
-    assert all(ahead is not None for ahead in asked)
 
 
 def test_a_tenant_gets_no_more_by_spreading_its_requests_over_priorities() -> None:

@@ -25,13 +25,6 @@ def take(flow: SessionFlow, now: float, window: int = 32) -> Ticket:
     return one
 
 
-def test_of_those_that_came_together_likely_hits_go_first() -> None:
-    """The fewer tokens to compute, the sooner."""
-    cold, warm, hot = ticket(tokens=30_000), ticket(tokens=3000), ticket(tokens=300)
-    flow = flow_of(cold, warm, hot)
-    assert [take(flow, 0.0) for _ in range(3)] == [hot, warm, cold]
-
-
 def test_a_cold_request_ages() -> None:
     """Eight times as much to compute: one that arrived a second ago goes first until the cold one has waited
     for eight seconds, and not after."""
@@ -77,11 +70,3 @@ def test_nobody_is_overtaken_by_more_than_the_window(
     assert sorted(one.request_id for one in served) == [one.request_id for one in arrivals]
     for place, one in enumerate(served):
         assert sum(other.request_id > one.request_id for other in served[:place]) < window
-
-
-@given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=30))
-def test_it_knows_how_many_came_before(sizes: list[int]) -> None:
-    """For any size class of each."""
-    tickets = [ticket(tokens=size) for size in sizes]
-    flow = flow_of(*tickets)
-    assert [flow.earlier_arrivals(one) for one in tickets] == list(range(len(tickets)))

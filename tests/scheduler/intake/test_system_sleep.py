@@ -81,38 +81,6 @@ async def test_on_wake_streams_go_on_and_those_past_their_deadline_end(autojump_
 
 
 @trio_test
-async def test_a_running_limit_counts_the_sleep(autojump_clock: MockClock) -> None:
-    """A slot was held all the while."""
-    machine = Machine()
-    bench = Bench(SLOW_STEPS, max_running_seconds=60, continuous=machine.continuous)
-    client = Client(ask(max_tokens=FOREVER))
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, client)
-        await trio.sleep(10)
-        machine.sleep(30)
-        await trio.sleep(15)
-        assert not client.finals
-        await trio.sleep(6)
-        assert failed_with(client, DeadlineExceeded)
-
-
-@trio_test
-async def test_a_request_that_arrives_at_the_wake_has_its_whole_time(autojump_clock: MockClock) -> None:
-    """Also before the sleep was noticed."""
-    machine = Machine()
-    bench = Bench(SLOW_STEPS, continuous=machine.continuous)
-    client = Client(ask(max_tokens=FOREVER, timeout_seconds=60))
-    async with running(bench.scheduler) as nursery:
-        await trio.sleep(10.5)
-        machine.sleep(HOUR)
-        await bench.come(nursery, client)
-        await trio.sleep(59)
-        assert not client.finals
-        await trio.sleep(2)
-        assert failed_with(client, DeadlineExceeded)
-
-
-@trio_test
 async def test_an_engine_that_wakes_later_is_not_hung(autojump_clock: MockClock) -> None:
     """Its silence before the sleep is forgotten: it has the whole limit again, and no more."""
     machine = Machine()

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -42,36 +41,6 @@ def rendered(template: str, *messages: Message) -> str:
     render = renderer(tokenizer, None)
     assert render is not None
     return fitted(render, reading_of(render))(ChatPrompt(messages))
-
-
-def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
-    """Only strict templates get changed messages."""
-    assert rendered(SYSTEM_FIRST, *OPENCODE) == (
-        "<system>You write titles.\n<user>Generate a title:\n<user>What does note.txt say?\n<assistant>"
-    )
-
-
-def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
-    """With the error of the unchanged order."""
-    resulting: tuple[Message, ...] = (
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b"},
-        {"role": "tool", "content": "c"},
-    )
-    with pytest.raises(Exception, match="must alternate"):
-        rendered(ALTERNATING, *resulting)
-
-
-def test_answers_in_a_row_are_one_with_all_thoughts_and_calls() -> None:
-    """Two agents may answer in turn, and one in two messages."""
-    messages: tuple[Message, ...] = (
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
-        {"role": "assistant", "content": "", "tool_calls": [1]},
-        {"role": "assistant", "content": "c", "tool_calls": [2]},
-    )
-    joined = {"content": "b\n\nc", "reasoning_content": "hm", "tool_calls": [1, 2]}
-    assert strict(messages) == (messages[0], {"role": "assistant", **joined})
 
 
 @given(
