@@ -3,6 +3,7 @@ a start has to say is in the log."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import socket
@@ -15,34 +16,12 @@ from api.served_models import ServedModels
 from api.typed_command import typed
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
-_CONTENT = '["choices"][0]["message"]["content"]'
-_TRIED = {
-    "chat": (
-        "/v1/chat/completions",
-        '{"messages":[{"role":"user","content":"QUESTION"}],"max_tokens":200,"temperature":0}',
-        f"print(json.load(sys.stdin){_CONTENT})",
-    ),
-    "embedding": (
-        "/v1/embeddings",
-        '{"input":["Hello"]}',
-        'print(json.load(sys.stdin)["data"][0]["embedding"][:4])',
-    ),
-    "rerank": (
-        "/v1/rerank",
-        '{"query":"Which is a fruit?","documents":["apple","hammer"]}',
-        '[print(one["relevance_score"], one["document"]["text"]) for one in json.load(sys.stdin)["results"]]',
-    ),
-}
-"""Path and body of the command that tries a server, and the Python that prints the answer's text, by the kind
-of its model."""
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-async def announce(
-    models: ServedModels, url: str, metrics_url: str | None, log: Path | None, *, has_keys: bool
-) -> None:
-    """Print where it listens, and commands to type next; `metrics_url` if metrics have a port of their own,
-    `log` if it is a file. Raise StartupError if no model can be loaded."""
+async def announce(models: ServedModels, url: str, log: Path | None, *, has_keys: bool) -> None:
+    """Print where it listens, and commands to type next; `log` if it is a file. Raise StartupError if no
+    model can be loaded."""
     await models.fleet.wait_started()
     end_stages()
     for model in models.fleet:
@@ -51,15 +30,13 @@ async def announce(
     if log is not None:
         click.echo(f"log        {log}")
     click.echo(f"listening  {url}")
-    if metrics_url is not None:
-        click.echo(f"metrics    {metrics_url}/metrics")
     click.echo(f"page       {opened(url)}/")
     _, first = next(iter(models))
     if first.kind == "chat":
         key = "PENSTOCK_API_KEY=KEY " if has_keys else ""
         click.echo(f"chat       {key}{typed()} chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
-    question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
-    click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
+        question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
+        click.echo(f"try        {_tried(url, question, has_keys=has_keys)}")
 
 
 def opened(url: str) -> str:
@@ -73,23 +50,25 @@ def show_stage(text: str) -> None:
         click.echo(f"\r\x1b[Kloading    {text}", nl=False)
 
 
-def show_ready(whose: str) -> None:
-    """Show that an engine that had ended serves again."""
-    if sys.stdout.isatty():
-        click.echo(f"\r\x1b[Kready      {whose}the engine serves again")
-
-
 def end_stages() -> None:
     """Make room for the next line."""
     if sys.stdout.isatty():
         click.echo("\r\x1b[K", nl=False)
 
 
-def tried(kind: str, url: str, question: str, *, has_keys: bool) -> str:
-    """Return a command for a shell that asks the server something, and prints text. `question`: what a model
-    that chats is asked."""
-    path, body, shown = _TRIED[kind]
-    body = body.replace("QUESTION", question)
+def show_ready(whose: str) -> None:
+    """Show that an engine that had ended serves again."""
+    if sys.stdout.isatty():
+        click.echo(f"\r\x1b[Kready      {whose}the engine serves again")
+
+
+def _tried(url: str, question: str, *, has_keys: bool) -> str:
+    """Return a command for a shell that asks the server something, and prints the answer's text."""
+    asked = {"messages": [{"role": "user", "content": question}], "max_tokens": 200, "temperature": 0}
     key = ' -H "authorization: Bearer $PENSTOCK_API_KEY"' if has_keys else ""
-    asked = f"curl -s {url}{path} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-    return f"{asked} | python3 -c {shlex.quote(f'import json, sys; {shown}')}"
+    body = shlex.quote(json.dumps(asked, separators=(",", ":")))
+    shown = 'import json, sys; print(json.load(sys.stdin)["choices"][0]["message"]["content"])'
+    return (
+        f"curl -s {url}/v1/chat/completions -H 'content-type: application/json'{key} -d {body}"
+        f" | python3 -c {shlex.quote(shown)}"
+    )

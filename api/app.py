@@ -34,8 +34,7 @@ from api.admin.loading import loading_routes
 from api.admin.operations import operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
-from api.answers.head_requests import HeadRequests
-from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS, add_docs, in_sentences
+from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
@@ -44,7 +43,6 @@ from api.dialects.embeddings.routes import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
 from api.dialects.rerank.routes import rerank_routes
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.routes import responses_routes
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
@@ -71,10 +69,6 @@ class AppOptions:
     cors_origins: Sequence[str] = ()
     hosts: AllowedHosts = ANY_HOST
     identity: Identity = EVERYBODY
-    metrics: bool = True
-    """Whether this application has `/metrics`; otherwise it is on a port of its own."""
-    front_name: str = ""
-    """The server's name in the ids of responses; empty without one."""
 
 
 DEFAULT = AppOptions()
@@ -93,12 +87,12 @@ def make_app(
     `/v1/scheduler` reports of the whole server, by name. Responses in the background need `running.run`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
-        docs_url=None,
         title="Penstock",
         description="Continuous batching for language models on Apple MLX.",
         version=release_of(PACKAGE) or "unknown",
+        # The operations before the many schemas of bodies.
+        swagger_ui_parameters={"defaultModelsExpandDepth": 0},
     )
-    add_docs(app)
     app.state.identity = options.identity
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
@@ -115,12 +109,9 @@ def make_app(
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)
-    if options.metrics:
-        app.include_router(metrics_routes(models, server))
+    app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))
-    app.openapi = in_sentences(app)  # type: ignore[method-assign]  # FastAPI's way to change it.
     _add_error_handlers(app)
-    app.add_middleware(HeadRequests)
     app.add_middleware(Authentication, keys=options.keys, answer=error_response)
     origins = (*APPLICATION_ORIGINS, *options.cors_origins)
     # Outside of authentication: a browser's preflight request has no key.
@@ -153,10 +144,10 @@ def _add_dialects(
     responses: ResponseStore,
     running: RunningResponses,
 ) -> None:
-    seconds, ids = options.keep_alive_seconds, ResponseIds(options.front_name)
+    seconds = options.keep_alive_seconds
     app.include_router(openai_routes(models, seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
-    app.include_router(responses_routes(models, seconds, responses, ids, running), responses=OPENAI_ERRORS)
+    app.include_router(responses_routes(models, seconds, responses, running), responses=OPENAI_ERRORS)
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
@@ -176,8 +167,9 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-        path, allow = request.url.path, headers.get("allow")
-        answer = _answer(request, errors.from_status(error.status_code, str(error.detail), path, allow))
+        answer = _answer(
+            request, errors.from_status(error.status_code, str(error.detail), headers.get("allow"))
+        )
         answer.headers.update(headers)
         return answer
 

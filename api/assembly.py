@@ -24,15 +24,14 @@ from api.access.api_keys import ApiKeys
 from api.announcement import end_stages, show_ready, show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
-from api.options.model_list import EMBEDDED, ModelOptions, models_of, own_name_alike
+from api.options.model_list import EMBEDDED, ModelOptions, models_of
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
 from api.options.settings import ServeSettings
 from api.served_models import ServedModel, ServedModels
 from api.smollm2 import model as smollm2
 from api.version import own_version, release_of
-from scheduler.answer.answer_format import AnswerFormat, notation_of
-from scheduler.answer.notations.description import Unheld
+from scheduler.answer.answer_format import AnswerFormat
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
@@ -42,7 +41,6 @@ from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
@@ -61,11 +59,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 _FOR_TESTS = ": the embedded model is for tests; --model names one that answers, such as smollm2"
-_TOOL_CALLS = {
-    "native": "native: as the model's chat template writes them",
-    "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
-    "none": "none: requests with tools are refused",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +188,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         ),
         shared.threads,
         metrics=shared.metrics.of_model(name),
-        continuous=continuous_seconds,
     )
     if memory is not None:
         memory.follow(name, scheduler.pool, is_pinned=options.pinned)
@@ -249,19 +241,12 @@ def _config(
 def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> dict[str, Any]:
     """Return what the log says of a model at the start."""
     return {
-        **({"tools": f"{_TOOL_CALLS[form.tool_calls]}{_unheld(form)}"} if embedder is None else {}),
+        **({"tools": form.tool_calls} if embedder is None else {}),
         "task": "chat" if embedder is None else embedder.kind,
         "engines": config.engines,
         "adapters": [source.name for source in config.engine.adapters],
         "prefixes": "shared by everybody" if config.cache_sharing == "all" else "shared within a tenant",
     }
-
-
-def _unheld(form: AnswerFormat) -> str:
-    dialect = notation_of(form, lambda token: True)
-    if not isinstance(dialect, Unheld):
-        return ""
-    return f"; no call can be held to a schema: the dialect {dialect.name} {dialect.why}"
 
 
 def _names(options: ModelOptions, found: _Found) -> list[str]:
@@ -307,8 +292,8 @@ class _Loading:
         self.tell: Callable[[str], None] = lambda stage: None
         self._model = model
         self._engines = engines
-        self._ready: set[str] = set()
-        """Those that have served before."""
+        self._served: set[str] = set()
+        """Engines that have served before."""
 
     def show(self, engine: str, stage: str) -> None:
         where = "" if self._engines == 1 else f"engine {engine}: "
@@ -316,10 +301,10 @@ class _Loading:
         if stage:
             show_stage(f"{whose}{stage}")
             _log.info("engine_loading", model=self._model or None, engine=engine, stage=stage)
-        elif engine in self._ready:
+        elif engine in self._served:
             show_ready(whose)
         else:
-            self._ready.add(engine)
+            self._served.add(engine)
             end_stages()
         self.tell(stage)
 
@@ -361,10 +346,7 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
         case name if name == smollm2.NAME:
             return smollm2.ensure(_say_fetching), smollm2.NAME, ""
         case name:
-            try:
-                path = model_folder.find(name)
-            except StartupError as error:
-                raise StartupError(f"{error}{own_name_alike(name)}") from error
+            path = model_folder.find(name)
             if not (path / "config.json").exists():
                 raise StartupError(
                     f"--model: {name} holds no config.json, so it is no model's folder:"
@@ -392,7 +374,6 @@ def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> Se
         tool_calls,
         defaults,
         embedder=folder.embedder,
-        speculation=settings.speculation,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from api.options.model_defaults import NEUTRAL, Defaults
 from api.version import own_version
@@ -57,8 +57,6 @@ class ServedModel:
     """Returns the names of its adapters at the moment: one whose files changed is lost with its engine."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
-    speculation: Literal["auto", "none"] = "auto"
-    """The value of `--speculation`."""
 
     @property
     def kind(self) -> ModelKind:
@@ -85,20 +83,6 @@ class ServedModel:
         """Return its own names, and one name for each adapter, though requests may use further ones."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
-    def _drafts(self, ready: Ready) -> dict[str, Any]:
-        """Return whether steps verify drafts, and why not."""
-        reason = None
-        if not ready.verifies:
-            if self.embedder is not None:
-                reason = "it writes no text"
-            elif self.speculation == "none":
-                reason = "--speculation none"
-            elif {"no_drafts", "one_row"}.intersection(ready.fallbacks):
-                reason = "the check at load found it wrong for this model: see fallbacks"
-            else:
-                reason = "its layers, recurrent or of a window, cannot take tokens back"
-        return {"verified": ready.verifies, "reason": reason}
-
     def listing(self, served: Served, ready: Ready | None = None) -> dict[str, Any]:
         """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
         that of an engine that has loaded the model, or None."""
@@ -117,7 +101,7 @@ class ServedModel:
             "fallbacks": [] if ready is None else list(ready.fallbacks),
             "float32": None if ready is None else ready.float32,
             "kv_cache_dtype": None if ready is None else ready.kv_cache_dtype,
-            "drafts": None if ready is None else self._drafts(ready),
+            "drafts": None if ready is None else ready.verifies,
             **parent,
             **served.defaults.described(),
             "type": "model",

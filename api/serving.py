@@ -7,20 +7,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import structlog
 import trio
 
-from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.allowed_hosts import AllowedHosts
 from api.access.api_keys import ApiKeys
 from api.access.auth import account_of
 from api.access.identity import Identity
-from api.admin.exposition import make_metrics_app
 from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
@@ -52,8 +50,6 @@ _QUIET_SECONDS = 1.0
 next request at once, whose answer announces the close."""
 _PROBES = ("/health", "/ready", "/metrics")
 """Answered also when agents hold all connections."""
-_METRICS_LIMITS = Limits(connections=16, refusals=4)
-"""Bounds within the server's reserve of descriptors."""
 
 
 def serve(settings: ServeSettings, log: RotatingLog | None = None) -> None:
@@ -84,12 +80,12 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 async def _serve(settings: ServeSettings, log: Path | None) -> None:
     return_large_blocks()
-    notice = ServiceNotice.of(os.environ)
+    notice = ServiceNotice(os.environ)
     click.echo(f"penstock {own_version()}")
     keys = settings.keys()
     limits = _limits(settings)
     # Early, so that a port in use is not discovered after a download.
-    sockets = await listening(settings.host, settings.port, settings.metrics_port, os.environ)
+    sockets = await listening(settings.host, settings.port, os.environ)
     if not (sockets.is_loopback or keys.keys):
         _log.warning(
             "no_api_keys", host=settings.host, hint="everyone who can reach it can use it: set --api-key"
@@ -97,7 +93,7 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
     assembled = assemble(settings, keys)
     models, fleet = assembled.models, assembled.models.fleet
     responses = RunningResponses()
-    server, accepting, describe = _servers(settings, keys, limits, sockets, assembled, responses)
+    server, describe = _server(settings, keys, limits, sockets, assembled, responses)
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
     gc.freeze()
@@ -108,18 +104,10 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
             await trio.to_thread.run_sync(describe)
             # The service manager's socket stays, and connections wait in it: take only what can be answered.
             if not sockets.inherited:
-                for run in accepting:
-                    nursery.start_soon(run)
-            await announce(
-                models,
-                sockets.url,
-                sockets.metrics_url if sockets.metrics else None,
-                log,
-                has_keys=bool(keys.keys),
-            )
+                nursery.start_soon(server.run, sockets.clients)
+            await announce(models, sockets.url, log, has_keys=bool(keys.keys))
             if sockets.inherited:
-                for run in accepting:
-                    nursery.start_soon(run)
+                nursery.start_soon(server.run, sockets.clients)
             notice.send(READY="1", STATUS=f"version {own_version()}, serving on {sockets.url}")
 
         nursery.start_soon(fleet.run)
@@ -128,7 +116,6 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
         if assembled.remote_engines is not None:
             nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
-        nursery.start_soon(_follow_manager, notice)
         if sys.platform == "darwin":
             nursery.start_soon(stay_awake, lambda: fleet.busy)
         end = partial(_hand_over if sockets.inherited else _drain, fleet, server, settings.drain_seconds)
@@ -139,16 +126,15 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
     click.echo("stopped")
 
 
-def _servers(
+def _server(
     settings: ServeSettings,
     keys: ApiKeys,
     limits: Limits,
     sockets: Listening,
     assembled: Assembled,
     responses: RunningResponses,
-) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]], Callable[[], object]]:
-    """Return the API's server, what accepts connections (that server and, if metrics have a port of their
-    own, theirs), and what makes the API's description, which is kept."""
+) -> tuple[Server, Callable[[], object]]:
+    """Return the API's server, and what makes the API's description, which is kept."""
     hosts = AllowedHosts.of(
         settings.host_names(),
         listen_host=settings.host,
@@ -159,7 +145,7 @@ def _servers(
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
     app = make_app(
         assembled.models,
-        _app_options(settings, keys, hosts, metrics=not sockets.metrics),
+        _app_options(settings, keys, hosts),
         responses=ResponseStore.by_default(settings.max_stored_bytes),
         running=responses,
         server=server_metrics,
@@ -174,31 +160,16 @@ def _servers(
         account_of=partial(account_of, identity=Identity(settings.tenant_header)),
         on_freed=LARGE_WORK.return_soon,
     )
-    accepting: list[Callable[[], Coroutine[Any, Any, None]]] = [partial(server.run, sockets.clients)]
-    if sockets.metrics:
-        # Without a drain of its own: it answers until the last request has ended. It checks no host
-        # names: scrapers use other names than clients, and its metrics have no text of prompts.
-        metrics_app = make_metrics_app(
-            assembled.models,
-            settings.stall_seconds,
-            hosts if sockets.is_loopback else ANY_HOST,
-            server_metrics,
-            has_keys=bool(keys.keys),
-        )
-        watched = Server(metrics_app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
-        accepting.append(partial(watched.run, sockets.metrics))
-    return server, accepting, app.openapi
+    return server, app.openapi
 
 
-def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *, metrics: bool) -> AppOptions:
+def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts) -> AppOptions:
     return AppOptions(
         stall_seconds=settings.stall_seconds,
         keys=keys,
         cors_origins=settings.origins(),
         hosts=hosts,
         identity=Identity(settings.tenant_header),
-        metrics=metrics,
-        front_name=settings.front_name or "",
     )
 
 
@@ -238,13 +209,6 @@ async def _signalled_end(end: Callable[[], Awaitable[None]]) -> None:
             nursery.start_soon(stop_at_once)
             await end()
             nursery.cancel_scope.cancel()
-
-
-async def _follow_manager(notice: ServiceNotice) -> None:
-    """Drain when the service manager is gone: the next one needs the port and the memory."""
-    if await notice.keep_alive():
-        _log.warning("service_manager_gone")
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _requests(fleet: Fleet) -> tuple[int, int]:

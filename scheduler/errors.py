@@ -78,12 +78,6 @@ class TemplateFailed(InvalidRequest):
     code = "chat_template_error"
 
 
-class UnknownPin(InvalidRequest):
-    """No prefix is pinned by this name."""
-
-    code = "pin_not_found"
-
-
 class HoldRefused(InvalidRequest):
     """The prefix cache cannot hold what an operator asked it to hold: it has no room, or there is none."""
 
@@ -147,12 +141,6 @@ class TenantLimit(SchedulerError):
     def __init__(self, reason: str, *, retry_after_seconds: float) -> None:
         again = f"Please try again in {max(1, round(retry_after_seconds))}s."
         super().__init__(f"Rate limit reached: {reason}. {again}", retry_after_seconds=retry_after_seconds)
-
-
-class DeadlineUnmeetable(SchedulerError):
-    """The request could not finish before its own timeout; it was not accepted."""
-
-    code = "deadline_unmeetable"
 
 
 class DeadlineExceeded(SchedulerError):

@@ -58,9 +58,8 @@ def total_usage(usages: Sequence[Usage], choices: int) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waiting for a slot, with `ahead` requests before it."""
+    """Waiting for a slot."""
 
-    ahead: int
     waits_for: str = ""
     """What must happen first, such as that its model is loaded; empty if nothing."""
 

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from scheduler.engines.engine import Engine
-from scheduler.engines.life import Life
+from scheduler.engines.engine import Engine, EngineProcess
 from scheduler.engines.pool import Pool
 from scheduler.engines.together import last_step_seconds, stalled_seconds, together
-from scheduler.errors import EndedByOperator, Unavailable, UnknownPin, UnknownRequest
-from scheduler.intake.admission import Admission
-from scheduler.intake.queue import IntakeQueue
+from scheduler.errors import EndedByOperator, Unavailable, UnknownRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import AWAITING, QUEUE, Requests
+from scheduler.requests.table import AWAITING, QUEUE
 from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
     MemberStatistics,
@@ -27,7 +24,6 @@ from scheduler.statistics import (
     WaitStatistics,
 )
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import KEPT, RecentRequests
 
 MOST_CHOICES = 64
@@ -35,16 +31,12 @@ MOST_CHOICES = 64
 
 
 class Operations:
-    """Reads the stages, and changes nothing but the prefix caches, which it can clear and unpin, and that it
-    can end a request."""
+    """Reads the pool, and changes nothing but the prefix caches, which it can clear, and that it can end a
+    request."""
 
     def __init__(
         self,
-        requests: Requests,
-        queue: IntakeQueue,
-        admission: Admission,
         pool: Pool,
-        metrics: ModelMetrics,
         pieces: Callable[[], PieceStatistics],
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
@@ -54,11 +46,9 @@ class Operations:
         self._recent = recent
         self._model_waits_for = model_waits_for
         self._pieces, self._observed_pieces = pieces, PieceStatistics()
-        self._requests = requests
-        self._queue = queue
-        self._admission = admission
         self._pool = pool
-        self.metrics = metrics
+        self._requests, self._queue, self._admission = pool.requests, pool.queue, pool.admission
+        self.metrics = pool.metrics
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -92,7 +82,7 @@ class Operations:
             last_step_seconds=last_step_seconds(self._pool, now),
             kv_cache_share=min((engine.kv_cache_share for engine in engines), default=1.0),
             prefill_chunk_ceiling=min((engine.prefill_chunk_ceiling for engine in engines), default=0),
-            engine_bound_requests=self._pool.dispatcher.credits,
+            engine_bound_requests=self._pool.credits,
             queue=self._queue.statistics(now),
             waits=waits_of(self._admission.tokenizing, self._queued, self._queue_waits_for, records, now),
             running=tuple(record.report(now) for record in records),
@@ -107,7 +97,7 @@ class Operations:
     @property
     def _queue_waits_for(self) -> str:
         """Return why the queue's next request is not in an engine."""
-        if self._model_waits_for() or self._pool.dispatcher.held:
+        if self._model_waits_for() or self._pool.held:
             return "model"
         if self._pool.ready is None:
             return "no_engine"
@@ -145,9 +135,8 @@ class Operations:
                 found.append(record.report(now, with_spans=True))
         for record in self._queued:
             if record.request.public_id == public_id:
-                ahead = self._queue.fair.ahead_of(record.request_id, now)
                 report = record.report(now, with_spans=True)
-                found.append(replace(report, waits_for=self._queue_waits_for, ahead=ahead))
+                found.append(replace(report, waits_for=self._queue_waits_for))
         if not found:
             raise UnknownRequest(
                 f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"
@@ -161,7 +150,7 @@ class Operations:
         found = [one for one in every if one.request.public_id == public_id and one.outcome is None]
         if not found:
             raise UnknownRequest(f"no request {public_id!r} waits or runs")
-        self._pool.effects.end(found, EndedByOperator("an operator ended this request"))
+        self._pool.end(found, EndedByOperator("an operator ended this request"))
         return len(found)
 
     @staticmethod
@@ -183,11 +172,11 @@ class Operations:
 
     @staticmethod
     def _observe_engine(engine: Engine, now: float) -> None:
-        life = engine.life
-        if life is not None and not life.budget_inspected:
+        process = engine.process
+        if process is not None and not process.budget_inspected:
             # The reply carries the KV budget; no caller waits for it.
-            life.send(Inspect(query=0, top=0))
-            life.budget_inspected = True
+            process.send(Inspect(query=0, top=0))
+            process.budget_inspected = True
         observation.observe_states(engine.metrics, engine.on_board.values())
         engine.metrics.stalled_seconds.set(engine.stalled_seconds(now))
         engine.metrics.last_step_age.set(engine.last_step_seconds(now) or 0.0)
@@ -202,24 +191,24 @@ class Operations:
             engine.metrics.on_board.set(engine.requests)
 
     async def inspect_engines(
-        self, clear: bool = False, top: int = 10, head_tokens: int = 0, unpin: str = ""
+        self, clear: bool = False, top: int = 10, head_tokens: int = 0
     ) -> dict[str, Inspection]:
         """Return what each engine holds, by its name, at most a second old; with `clear`, after evicting all
-        prefixes that no row uses, with `unpin`, after releasing that pin. An engine that is not running or
-        does not answer is left out; raise Unavailable if none answers."""
+        prefixes that no row uses. An engine that is not running or does not answer is left out; raise
+        Unavailable if none answers."""
         found: dict[str, Inspection] = {}
         refusals: list[Unavailable] = []
 
-        async def inspect(name: str, life: Life) -> None:
+        async def inspect(name: str, process: EngineProcess) -> None:
             try:
-                found[name] = await life.inspections.inspect(clear, top, head_tokens, unpin)
+                found[name] = await process.inspections.inspect(clear, top, head_tokens)
             except Unavailable as error:
                 refusals.append(error)
 
         async with trio.open_nursery() as nursery:
             for engine in self._pool:
-                if engine.life is not None:
-                    nursery.start_soon(inspect, engine.name, engine.life)
+                if engine.process is not None:
+                    nursery.start_soon(inspect, engine.name, engine.process)
         if not found:
             raise (
                 refusals[0] if refusals else Unavailable("the engine is not running", retry_after_seconds=1.0)
@@ -229,13 +218,6 @@ class Operations:
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
         """Return what the prefix caches of all engines hold together, as `inspect_engines` does."""
         return together((await self.inspect_engines(clear, top, head_tokens)).values(), top)
-
-    async def unpin(self, name: str) -> Inspection:
-        """Release a pinned prefix in all engines, and return what they hold. Raise UnknownPin."""
-        inspection = together((await self.inspect_engines(unpin=name)).values(), 10)
-        if not inspection.unpinned:
-            raise UnknownPin(f"no prefix is pinned by the name {name!r}", param="pin")
-        return inspection
 
 
 @dataclass(slots=True)

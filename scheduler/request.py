@@ -113,7 +113,7 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a request, for logs and exemplars only."""
+    """The origin of a request, for logs only."""
 
     request_id: str = ""
     """The id of the HTTP request: the client's own if it sent one."""

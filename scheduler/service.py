@@ -1,26 +1,22 @@
 """The scheduler's interface for users: `async with scheduler.stream(request) as stream`.
 
-It connects the stages and has no rules of its own: `intake` admits and orders requests, `pool` keeps engines
-and decides which of them gets a request, their multiplexers deliver, and `operations` reports.
+It connects the stages and has no rules of its own: `preparation` makes tokens of a request, the `pool` admits
+it, queues it and gives it to an engine, and `operations` reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from itertools import count
 
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engines.boundary import EngineProvision, EngineTraits
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import Draining
-from scheduler.intake.admission import Admission
-from scheduler.intake.expiry import Expiry
-from scheduler.intake.queue import IntakeQueue
-from scheduler.intake.system_sleep import SleepTime, SleepWatch
 from scheduler.offload import Offload
 from scheduler.operations import Operations
 from scheduler.prepared import Prepared
@@ -28,12 +24,9 @@ from scheduler.prompt.offload import PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.mailbox import Doorbell
-from scheduler.requests.record import StreamRecord, deadline_of, records_of
+from scheduler.requests.record import StreamRecord, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
-from scheduler.requests.table import Requests
-from scheduler.shared.adapter_files import salted
 from scheduler.shared.messages import Ready
-from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -67,10 +60,8 @@ class Scheduler:
         provision: EngineProvision,
         offload: Offload,
         metrics: ModelMetrics | None = None,
-        continuous: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
-        without a name."""
+        """Without `metrics`, make those of a model without a name."""
         self.metrics = metrics or Metrics().of_model("")
         self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics)
@@ -82,35 +73,12 @@ class Scheduler:
         self._config = config
         self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
-        self._requests = Requests()
-        self.queue = IntakeQueue(config.intake, self._requests)
-        self._admission = Admission(self.queue)
-        sleep = SleepTime()
         self._history_watch = HistoryWatch(self.metrics, self._work)
         self.history = self._history_watch.history
-        self._expiry = Expiry(config.intake, self._admission.retry_seconds, sleep)
-        self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        observer = observation.RequestSamples(self.metrics)
-        traits = EngineTraits(config, provision, self.metrics, observer)
-        self.pool = Pool(
-            traits,
-            self._requests,
-            self.queue,
-            self._admission,
-            self._expiry,
-            self._recorder,
-            offload,
-            self._changed,
-        )
+        self.pool = Pool(config, provision, self._recorder, offload, self._changed)
+        self.queue = self.pool.queue
         self.operations = Operations(
-            self._requests,
-            self.queue,
-            self._admission,
-            self.pool,
-            self.metrics,
-            preparation.pieces.statistics,
-            self.recent,
-            lambda: self.model_loader.waits_for,
+            self.pool, preparation.pieces.statistics, self.recent, lambda: self.model_loader.waits_for
         )
 
     async def run(self) -> None:
@@ -121,8 +89,6 @@ class Scheduler:
         never_ready: EngineNeverReady | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expiry.run, self.pool.effects.expire)
-                nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
                 if (trials := self.preparation.grammar_trials) is not None:
                     nursery.start_soon(trials.run)
@@ -145,8 +111,13 @@ class Scheduler:
         numbered first, then those of the second, and so on. Leaving the block early cancels them. A list is
         emptied when they are accepted, so that nobody holds the texts of prompts that are tokens.
 
-        Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
-        DeadlineUnmeetable or Unavailable.
+            async with scheduler.stream(GenerationRequest("chatcmpl-1", ChatPrompt(messages))) as stream:
+                with suppress(trio.EndOfChannel):
+                    while True:
+                        choice, event = await stream.receive_choice()  # TextDelta, ..., Finished or Failed
+
+        Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull or
+        Unavailable.
         """
         requests = requests if isinstance(requests, list) else [requests]
         arrived_at, doorbell = trio.current_time(), Doorbell()
@@ -158,31 +129,29 @@ class Scheduler:
             del prepared
             for record in records:
                 releases.callback(self._release, record)
-            self._enqueue(records)
-            yield RequestStream(
-                records, doorbell, self.queue.fair.ahead_of, lambda: self.operations.queue_waits_for
-            )
+            self._telemetry.sample(observation.observe_accepted, self.metrics, records)
+            self.pool.accept(records)
+            yield RequestStream(records, doorbell, lambda: self.operations.queue_waits_for)
 
     async def _prepared(
         self, requests: Sequence[GenerationRequest], adapters: Sequence[str], arrived_at: float
     ) -> list[Prepared]:
         choices = sum(request.choices for request in requests)
+        admission = self.pool.admission
         try:
             self.model_loader.check()
-            with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
+            with admission.preparing(requests[0], arrived_at, self.pool.room, choices):
                 prepared = [
                     await self.off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
                     for request, key in zip(requests, adapters, strict=True)
                 ]
                 check_prompt_logprobs(prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
-            self._admission.check_prepared(
+            admission.check_prepared(
                 requests[0],
                 sum(len(one.submit.prompt) * one.request.choices for one in prepared),
-                deadline_of(requests[0], arrived_at),
                 trio.current_time(),
-                waits=not self.pool.dispatcher.has_room,
-                requests=choices,
+                choices,
             )
         except BaseException as error:
             self._recorder.refused(requests[0], error)
@@ -198,14 +167,6 @@ class Scheduler:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
         return await self.off_loop.tokenize(prompt, tenant, self._salt(tenant))
 
-    async def pin_name(self, request: GenerationRequest) -> str:
-        """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
-        `tokenize` does."""
-        adapter = self.pool.adapters.key_of(request.adapter)
-        salt = self._salt(request.tenant, request.cache_salt)
-        tokens = await self.off_loop.tokenize(request.prompt, request.tenant, salt)
-        return pin_name(tokens, salted(adapter, salt))
-
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests, and return the Ready of one."""
         while (ready := self.pool.ready) is None:
@@ -215,7 +176,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Return whether a request is queued or running."""
-        return len(self._requests) > 0
+        return len(self.pool.requests) > 0
 
     def service_token_seconds(self) -> float | None:
         """Return the engine time of one token of service, or None before it is measured."""
@@ -223,7 +184,7 @@ class Scheduler:
 
     def start_drain(self) -> None:
         """Close admission; accepted requests continue."""
-        self._admission.close()
+        self.pool.admission.close()
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
@@ -232,33 +193,17 @@ class Scheduler:
 
     def end_all(self) -> None:
         """Fail every request with a shutdown error, and close admission."""
-        self._admission.close()
+        self.pool.admission.close()
         reason = "the server is shutting down; this answer is incomplete"
-        self.pool.effects.end_all(Draining(reason, retry_after_seconds=1.0))
+        self.pool.end_all(Draining(reason, retry_after_seconds=1.0))
 
     # --- a request's way in and out
-
-    def _enqueue(self, records: Sequence[StreamRecord]) -> None:
-        self._telemetry.sample(observation.observe_accepted, self.metrics, records)
-        now = trio.current_time()
-        if surplus := self.queue.surplus(records[0].request.tenant, len(records)):
-            why = "its tenant has most of those that wait, and others came"
-            self.pool.effects.end(surplus, self._admission.overload(why, now))
-        for record in records:
-            self.queue.push(record, now)
-            self._expiry.watch(record)
-        self.pool.effects.carry_out()
 
     def _release(self, record: StreamRecord) -> None:
         """Release a request whose reader has left, before or after the final event; the record may not have
         been enqueued yet."""
         record.abandon()
-        self.pool.effects.cancel(record)
-
-    def _woke(self, now: float) -> None:
-        """The machine slept. An engine's process may wake later than this one, its device later still."""
-        self.pool.woke(now)
-        self._expiry.woke()
+        self.pool.cancel(record)
 
     def _work(self) -> RequestCounts:
         return RequestCounts(len(self.queue), len(self.pool), self.recent.number)

@@ -182,8 +182,6 @@ class RequestReport:
     total_seconds: float
     waits_for: str
     """One of `shared.waits.REASONS`; empty if it runs or has ended."""
-    ahead: int | None
-    """How many queued requests will be served before it, or None if it is not in the queue."""
     spans: tuple[Span, ...]
     """Their times are seconds since the request's arrival. Empty in lists of requests."""
 

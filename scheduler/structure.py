@@ -10,22 +10,11 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
-class WhiteSpace:
-    """What may stand between two JSON tokens: a regular expression (of the Rust crate), or nothing if it is
-    empty."""
-
-    regex: str
-    place: str
-
-
-@dataclass(frozen=True, slots=True)
 class JsonText:
-    """JSON that matches this schema, an object or a boolean. Without `white_space`, it may have what a
-    pretty-printer writes."""
+    """JSON that matches this schema, an object or a boolean, with the white space of a pretty-printer."""
 
     schema: Any
     place: str
-    white_space: WhiteSpace | None = None
     exact: bool = True
     """Whether a keyword that cannot be held is refused; otherwise it is ignored."""
 

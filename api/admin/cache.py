@@ -1,4 +1,4 @@
-"""`/v1/cache`: what the prefix caches hold; warm, pin and clear them.
+"""`/v1/cache`: what the prefix caches hold; warm and clear them.
 
 Only operators may use it: a report shows how often which prompts are sent, and a held prefix takes memory
 from others.
@@ -6,7 +6,6 @@ from others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,6 @@ from api.served_models import Served, ServedModels
 from scheduler.engines.together import together
 from scheduler.errors import HoldRefused, InvalidRequest
 from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
-from scheduler.service import Scheduler
 from scheduler.shared.messages import Inspection
 
 MAX_HOLD_SECONDS = 7 * 86_400.0
@@ -83,11 +81,10 @@ def cache_routes(models: ServedModels) -> APIRouter:
         work: BodyWorkOf,
         keep_alive: KeepAlive = None,
     ) -> dict[str, Any]:
-        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds). A
-        negative `keep_alive` pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as
-        the engine lives that computed it. 409 where the prefix cache has no room to hold it for the time
-        that you ask for; if you ask for none, it is held for five minutes where there is room, and
-        `keep_seconds` says 0 where there is not. Fields that are about the answer have no effect."""
+        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds) in the
+        engine that computed it. 409 where the prefix cache has no room to hold it for the time that you ask
+        for; if you ask for none, it is held for five minutes where there is room, and `keep_seconds` says 0
+        where there is not. Fields that are about the answer have no effect."""
         hold = _Hold.of(keep_alive)
         served = models.check(body.model)
         request = await prompt_of(body, served, caller, work)
@@ -96,19 +93,13 @@ def cache_routes(models: ServedModels) -> APIRouter:
         return {
             "prompt_tokens": answer.usage.prompt_tokens,
             "cached_tokens": answer.usage.cached_tokens,
-            **await _held(served.scheduler, request, 0.0 if refusal else hold.seconds),
+            "keep_seconds": 0.0 if refusal else hold.seconds,
         }
 
     @router.delete("/v1/cache")
-    async def clear_cache(
-        model: ModelName = None, pin: Annotated[str | None, Query(pattern="^[0-9a-f]{16}$")] = None
-    ) -> JSONResponse:
-        """Evict every prefix of a model that no running request uses, in all its engines, and end all pins.
-        With `pin`, release only what is pinned by that name: it is evicted when its turn comes."""
-        operations = models.model(model).scheduler.operations
-        if pin is not None:
-            return JSONResponse(cache_object(await operations.unpin(pin)))
-        inspection = await operations.inspect_cache(clear=True)
+    async def clear_cache(model: ModelName = None) -> JSONResponse:
+        """Evict every prefix of a model that no running request uses, in all its engines."""
+        inspection = await models.model(model).scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     return router
@@ -116,8 +107,8 @@ def cache_routes(models: ServedModels) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """How long to hold a prompt. `seconds` is infinite to pin it. `asked` is whether the operator named the
-    time, so that anything less is an error."""
+    """How long to hold a prompt. `asked` is whether the operator named the time, so that anything less is an
+    error."""
 
     seconds: float
     asked: bool
@@ -128,12 +119,9 @@ class _Hold:
         if keep_alive is None:
             return cls(_DEFAULT_HOLD_SECONDS, asked=False)
         seconds = keep_seconds(keep_alive)
-        if seconds < 0:
-            return cls(math.inf, asked=True)
         if not 0 < seconds <= MAX_HOLD_SECONDS:
             raise InvalidRequest(
-                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until"
-                " it is released",
+                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds",
                 param="keep_alive",
             )
         return cls(seconds, asked=True)
@@ -141,14 +129,7 @@ class _Hold:
     def check(self, refusal: str) -> None:
         """Raise HoldRefused if the engine refused to hold the prompt for the time that was asked for."""
         if refusal and self.asked:
-            done = "pinned" if self.seconds == math.inf else "held"
-            raise HoldRefused(f"the prompt is not {done}: {refusal}", param="keep_alive")
-
-
-async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float) -> dict[str, Any]:
-    if seconds < math.inf:
-        return {"keep_seconds": seconds, "pin": None}
-    return {"keep_seconds": None, "pin": await scheduler.pin_name(request)}
+            raise HoldRefused(f"the prompt is not held: {refusal}", param="keep_alive")
 
 
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
@@ -178,6 +159,5 @@ def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str,
     for prefix, text in zip(prefixes, texts, strict=False):
         prefix["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "shared_prefixes"}
-    plain["pins"] = [msgspec.structs.asdict(pin) for pin in report.pins]
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "shared_prefixes": prefixes, "disk": disk}

@@ -1,32 +1,17 @@
-"""`/metrics`, on the API's port or, with `--metrics-port`, on a port of its own.
-
-An operator who sets a port wants to hide metrics from the API's clients, so the API's port then does not
-serve them. Both ports serve the probes: monitoring should not have to pass the API's authentication.
-"""
+"""`/metrics`, in Prometheus' text format or OpenMetrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import trio
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Metric, exposition
-from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
-from starlette.types import Scope
 
-from api.access.allowed_hosts import AllowedHosts
-from api.access.auth import is_open
-from api.access.request_origin import OriginCheck
-from api.admin.http_metrics import HttpMetrics, ServerMetrics
-from api.admin.operations import probe_routes
-from api.answers.errors import ApiError
-from api.http.request_id import RequestIds
+from api.admin.http_metrics import ServerMetrics
 from api.served_models import ServedModels
-
-_END = b"# EOF\n"
-"""OpenMetrics' last line."""
 
 
 def metrics_routes(models: ServedModels, server: ServerMetrics | None) -> APIRouter:
@@ -35,52 +20,27 @@ def metrics_routes(models: ServedModels, server: ServerMetrics | None) -> APIRou
     registry = models.fleet.first.scheduler.metrics.registry
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics(request: Request) -> Response:
-        """Serve Prometheus text format, or OpenMetrics with exemplars to scrapers that accept it."""
+    async def metrics() -> Response:
+        """Serve Prometheus text format."""
         for model in models.fleet:
             model.scheduler.operations.observe()
         if server is not None:
             server.observe()
-        body, content_type = await exposition_of(registry, request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": content_type})
+        return Response(
+            await exposition_of(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4}
+        )
 
     return router
 
 
-def make_metrics_app(
-    models: ServedModels,
-    stall_seconds: float,
-    hosts: AllowedHosts,
-    server: ServerMetrics | None = None,
-    *,
-    has_keys: bool = False,
-) -> FastAPI:
-    """Make the application for `--metrics-port`: metrics and probes, without keys, as on the API's port."""
-    app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.has_keys = has_keys
-    app.include_router(metrics_routes(models, server))
-    app.include_router(probe_routes(models, stall_seconds))
-    app.add_middleware(OriginCheck, hosts=hosts, allowed_origins=(), is_open=is_open, answer=_error_response)
-    app.add_middleware(HttpMetrics, requests=models.fleet.first.scheduler.metrics.server.http_requests)
-    app.add_middleware(RequestIds)
-    return app
-
-
-def _error_response(_: Scope, error: ApiError) -> JSONResponse:
-    return JSONResponse(error.openai_body(), status_code=error.status)
-
-
-async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Return the metrics' text and content type. Let streams continue after each family: writing the series
-    of many models takes milliseconds."""
-    modern = "application/openmetrics-text" in accept
+async def exposition_of(registry: CollectorRegistry) -> bytes:
+    """Return the metrics' text. Let streams continue after each family: writing the series of many models
+    takes milliseconds."""
     written = []
     for family in registry.collect():
-        written.append(_of_family(family, modern))
+        written.append(exposition.generate_latest(_Family(family)))
         await trio.lowlevel.checkpoint()
-    if modern:
-        return b"".join((*written, _END)), openmetrics.CONTENT_TYPE_LATEST
-    return b"".join(written), exposition.CONTENT_TYPE_PLAIN_0_0_4
+    return b"".join(written)
 
 
 class _Family(Collector):
@@ -91,12 +51,3 @@ class _Family(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._family
-
-
-def _of_family(family: Metric, modern: bool) -> bytes:
-    """Return the family's text, with colons: the library's default writes vllm_ for vllm:, although a colon
-    needs no escape."""
-    if modern:
-        text: bytes = openmetrics.generate_latest(_Family(family), escaping=openmetrics.ALLOWUTF8)
-        return text.removesuffix(_END)
-    return exposition.generate_latest(_Family(family))

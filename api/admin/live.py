@@ -34,7 +34,7 @@ from scheduler.shared.counters import Counters
 from scheduler.shared.figures import figures_of
 from scheduler.statistics import FlowStatistics, MemberStatistics
 from scheduler.telemetry.engine_metrics import EngineMetrics
-from scheduler.telemetry.readings import value_of
+from scheduler.telemetry.instruments import value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5
@@ -85,21 +85,40 @@ class LiveFeed:
         self._fleet = fleet
         self._model = model
         self._body: dict[str, Any] = {}
+        self._ended = self._sampled = 0
+        """The numbers of the last finished request and the last sample of this state."""
+        self._events: dict[tuple[int, int], bytes] = {}
+        """This state's event by what a viewer has seen before: one for all, but for those who are new."""
         self._read_at = self._inspected_at = -math.inf
         self._cache = b""
         self._inspections = 0
         self.over = False
         """Whether a draining server has no more requests, or another process takes them."""
 
-    def body(self, now: float) -> dict[str, Any]:
-        """Return the state: that of the last moments, or a new one."""
+    def snapshot(self, seen: tuple[int, int], now: float) -> tuple[tuple[int, int], bytes]:
+        """Return what a viewer has seen after this, and the event with the state, of the last moments or a
+        new one, and with the requests and the samples since `seen`."""
         # A viewer's sleep may end a little early.
-        if now - self._read_at >= 0.9 * SNAPSHOT_SECONDS:
+        if now - self._read_at >= 0.99 * SNAPSHOT_SECONDS:
             self._read_at = now
             models = [_model_line(model) for model in self._fleet]
             self._body = {**snapshot(self.scheduler), "model": self._model.name, "models": models}
+            self._ended, self._sampled = self.scheduler.recent.number, self.scheduler.history.number
+            self._events = {}
             self.over = self._is_over()
-        return self._body
+        if (event := self._events.get(seen)) is None:
+            event = self._events[seen] = self._encoded(*seen)
+        return (self._ended, self._sampled), event
+
+    def _encoded(self, ended: int, sampled: int) -> bytes:
+        recent, history = self.scheduler.recent, self.scheduler.history
+        # What is newer than the state comes with the next one.
+        ended_since = recent.number - self._ended
+        requests = recent.since(ended)[: -ended_since or None]
+        sampled_since = history.number - self._sampled
+        samples = {name: column[: -sampled_since or None] for name, column in history.since(sampled).items()}
+        news = {"recent": rounded([asdict(one) for one in requests]), "history": rounded(samples)}
+        return sse.named(b"snapshot", _encoder.encode({**self._body, **news}))
 
     def cache(self, seen: int, now: float) -> tuple[int, bytes]:
         """Return the number of the last inspection and its event, which is empty if it is `seen` or old."""
@@ -143,20 +162,13 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_snapshots(self, send: Send) -> None:
-        recent, history = self._feed.scheduler.recent, self._feed.scheduler.history
-        ended = sampled = inspected = 0
+        seen, inspected = (0, 0), 0
         while True:
             now = trio.current_time()
-            body = self._feed.body(now)
+            seen, event = self._feed.snapshot(seen, now)
             if self._feed.over:
                 return
-            news = {
-                "recent": rounded([asdict(one) for one in recent.since(ended)]),
-                "history": rounded(history.since(sampled)),
-            }
-            ended, sampled = recent.number, history.number
             inspected, cache = self._feed.cache(inspected, now)
-            event = sse.named(b"snapshot", _encoder.encode({**body, **news}))
             await send({"type": "http.response.body", "body": event + cache, "more_body": True})
             await trio.sleep(SNAPSHOT_SECONDS)
 

@@ -29,6 +29,7 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
     """Return the routes for load balancers and supervisors."""
     router = APIRouter(tags=["operations"])
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> JSONResponse:
         """Return whether the server lives and progresses. 503 if the engines of every model that has work
@@ -44,6 +45,7 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
         }
         return JSONResponse(body, status_code=200 if progressing else 503)
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
         """Return whether a request sent now would be accepted. 503 while the engine loads or restarts, while

@@ -5,7 +5,7 @@ For dialects whose streams consist of blocks (Anthropic's messages, OpenAI's res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -126,22 +126,8 @@ class BlockSequence:
 
 def whole_blocks(choice: WholeChoice) -> list[Block]:
     """Return the same blocks for a client that does not stream."""
-    sequence = BlockSequence()
-    steps = [step for piece in _pieces(choice.blocks) for step in sequence.add(piece)]
-    return [step.block for step in (*steps, *sequence.end()) if isinstance(step, BlockClosed)]
-
-
-def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:
-    for index, block in enumerate(blocks):
-        match block:
-            case TextBlock(text=text, logprobs=logprobs):
-                yield TextDelta(text, tuple(logprobs))
-            case ReasoningBlock(text=text):
-                yield ReasoningDelta(text)
-            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments, malformed=malformed):
-                yield ToolCallStarted(index, call_id, name)
-                yield ToolCallArguments(index, arguments)
-                if malformed:
-                    yield MalformedCall(malformed, index)
-            case _:
-                assert_never(block)
+    return [
+        block
+        for index, block in enumerate(choice.blocks)
+        if index == 0 or not isinstance(block, TextBlock) or block.text.strip()
+    ]

@@ -15,11 +15,9 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from api.answers.meant_paths import meant
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
-    DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
     HoldRefused,
@@ -35,7 +33,6 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
-    UnknownPin,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -161,7 +158,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
+        case ModelNotFound() | UnknownEngine() | UnknownRequest():
             return 404, "invalid_request_error"
         case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
@@ -169,7 +166,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 400, "invalid_request_error"
         case TenantLimit():
             return 429, "rate_limit_error"
-        case QueueFull() | DeadlineUnmeetable() | QueueTimeout() | Unavailable() | EngineLost():
+        case QueueFull() | QueueTimeout() | Unavailable() | EngineLost():
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"
@@ -183,9 +180,7 @@ def from_validation(error: RequestValidationError) -> ApiError:
     """Report the first mistake in a body, under the client's name for the field."""
     first = error.errors()[0]
     param = _named_by_client(first, error.body)
-    if first["type"] == "extra_forbidden":
-        code, message = UnsupportedParameter.code, f"{param!r} is not supported by this server"
-    elif first["type"] == UNSUPPORTED:
+    if first["type"] == UNSUPPORTED:
         code, message = UnsupportedParameter.code, f"{param!r} is not supported here: {first['msg']}"
     elif first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])
@@ -216,12 +211,13 @@ def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
     return ".".join(path) or None
 
 
-def from_status(status: int, detail: str, path: str, allow: str | None = None) -> ApiError:
+def from_status(status: int, detail: str, allow: str | None = None) -> ApiError:
     """Report an error of the framework: unknown path, method not allowed. `allow`: the methods that the path
     has."""
     codes = {404: "not_found", 405: "method_not_allowed"}
-    if status == 404 and (better := meant(path)) is not None:
-        detail = f"{detail}: did you mean {better}?"
+    if status == 404:
+        # Most base URLs that are wrong lack it, or have it twice.
+        detail = f"{detail}: the paths of the API begin with /v1, and /docs lists them"
     elif status == 405 and allow is not None:
         detail = f"{detail}: this path takes {allow}"
     return ApiError(status, "invalid_request_error", codes.get(status), detail)

@@ -1,14 +1,8 @@
-"""What `/openapi.json` says beside the models of bodies: errors in each dialect, streams, and a sentence for
-each operation."""
+"""What `/openapi.json` says beside the models of bodies: errors in each dialect, and streams."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-from fastapi import FastAPI, Request
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -48,48 +42,3 @@ def _streamed(description: str) -> Responses:
 STREAMED = _streamed("The answer; with `stream` true, its events as they come")
 """Used as `router.post(..., responses=STREAMED)`."""
 LIVE = _streamed("Events without end: `snapshot` twice a second, `cache` every few seconds")
-
-
-def in_sentences(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return what makes the application's description. The line of an operation in `/docs` is the first
-    sentence of its docstring; FastAPI would take the function's name."""
-    make = app.openapi
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            for operations in make()["paths"].values():
-                for operation in operations.values():
-                    text = " ".join(operation.pop("description", "").split())
-                    first, _, rest = text.partition(". ")
-                    operation["summary"] = first.replace("`", "").removesuffix(".") + "."
-                    if rest:
-                        operation["description"] = rest
-        return make()
-
-    return described
-
-
-_SCRIPTS = "/static-offline-docs"
-_THEME = b"""<script>
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
-dark.onchange = follow; follow();
-</script>"""
-"""The page's style sheet has a dark theme, behind a class that nobody sets."""
-
-
-def add_docs(app: FastAPI) -> None:
-    """Serve `/docs` in the reader's theme, with the operations before the many schemas of bodies."""
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs(request: Request) -> HTMLResponse:
-        root = request.scope.get("root_path", "")
-        page = get_swagger_ui_html(
-            openapi_url=f"{root}{app.openapi_url}",
-            title=f"{app.title} {app.version}",
-            swagger_js_url=f"{root}{_SCRIPTS}/swagger-ui-bundle.js",
-            swagger_css_url=f"{root}{_SCRIPTS}/swagger-ui.css",
-            swagger_favicon_url=f"{root}{_SCRIPTS}/favicon.png",
-            swagger_ui_parameters={"defaultModelsExpandDepth": 0},
-        )
-        return HTMLResponse(bytes(page.body).replace(b"<head>", b"<head>" + _THEME))

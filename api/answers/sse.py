@@ -35,10 +35,10 @@ def comment(text: str) -> bytes:
 def progress(news: Progress) -> bytes:
     """Return a comment with the progress of the request."""
     match news:
-        case Queued(ahead=ahead, waits_for=""):
-            return comment(f"queued {ahead}")
-        case Queued(ahead=ahead, waits_for=waits_for):
-            return comment(f"queued {ahead}, waits for: {waits_for}")
+        case Queued(waits_for=""):
+            return comment("queued")
+        case Queued(waits_for=waits_for):
+            return comment(f"queued, waits for: {waits_for}")
         case Prefilling(done=done, total=total):
             return comment(f"prefill {done}/{total}")
 

@@ -15,24 +15,11 @@ from api.bodies.unsupported import Fields
 _RELEASED_AT_ONCE = 1000
 
 
-def _may_have_more(schema: dict[str, Any]) -> None:
-    """Clear `additionalProperties` in `/openapi.json`: by default, fields that are not declared may be
-    there."""
-    schema.pop("additionalProperties", None)
-
-
 class Body(BaseModel):
-    """A schema. An undeclared field is refused by name, or, within `UnknownFields.noting`, noted and
-    ignored."""
+    """A schema. An undeclared field is ignored, and noted within `UnknownFields.noting`."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        json_schema_extra=_may_have_more,
-    )
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     _names: ClassVar[frozenset[str]]
     """The names of its fields in a body."""
@@ -70,11 +57,8 @@ class Body(BaseModel):
             for name, met in cls._wishes.items():
                 if value.get(name) not in (None, *met):
                     noted.note(value, name)
-        if not cls._names.issuperset(value):
-            if (unknown := UnknownFields.current()) is not None:
-                value = unknown.without(cls, value, cls._names)
-            elif len(value) > len(cls._names):
-                value = _with_one_unknown(value, cls._names)
+        if not cls._names.issuperset(value) and (unknown := UnknownFields.current()) is not None:
+            value = unknown.without(cls, value, cls._names)
         # Most bodies have no null, and need no copy.
         if None not in value.values():
             return value
@@ -94,14 +78,6 @@ class Body(BaseModel):
 def _refused(name: str, why: str) -> ValidationError:
     found: InitErrorDetails = {"type": unsupported(why), "loc": (name,), "input": None}
     return ValidationError.from_exception_data("a body", [found])
-
-
-def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Keep one unknown name, which is enough to refuse the body. Pydantic would make an error of 800 bytes
-    for each."""
-    known = {name: value[name] for name in names if name in value}
-    unknown = next(name for name in value if name not in names)
-    return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
 
 
 def release_body(scope: Mapping[str, Any], kept_bytes: int) -> None:

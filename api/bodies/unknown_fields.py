@@ -1,8 +1,7 @@
 """The fields of a body that no schema knows: ignored, and named to the client, in the log and in the metrics.
 
-While an `UnknownFields` is noting, a schema (`Body` in `body.py`) drops the fields that it does not know;
-otherwise it refuses the body. Only a body that has such fields costs anything: one walk of it at most, and 17
-names.
+While an `UnknownFields` is noting, a schema (`Body` in `body.py`) notes the fields that it does not know.
+Only a body that has such fields costs anything: one walk of it at most, and 17 names.
 """
 
 from __future__ import annotations

@@ -63,6 +63,21 @@ EVERYWHERE: Fields = {
     "custom_logit_processor": _NO_CODE,
     "container": _NO_CODE,
     "structural_tag": Unsupported("use tools with strict: true"),
+    **dict.fromkeys(("max_new_tokens", "n_predict"), Unsupported("use max_tokens", (-1,))),
+    "think": Unsupported("use reasoning_effort", only=()),
+    **dict.fromkeys(
+        ("thinking_budget", "thinking_budget_tokens", "reasoning_budget_tokens"),
+        Unsupported("use thinking_token_budget", (-1,)),
+    ),
+    **dict.fromkeys(
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern"),
+            *("json_schema", "grammar", "regex", "ebnf", "format"),
+        ),
+        Unsupported("use response_format, or vLLM's structured_outputs"),
+    ),
+    "repeat_penalty": Unsupported("use repetition_penalty", (1,)),
+    "no_stop_trim": Unsupported("use include_stop_str_in_output"),
     "stop_regex": Unsupported("use stop, with texts"),
     "adapters": Unsupported("name the adapter in model, as model:adapter"),
     "xtc_probability": Unsupported(_NO_SAMPLER, (0,)),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import select
 import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
@@ -13,12 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import click
 import httpx
-from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.event_lines import EndlessLine, EventLines
-from api.cli.running_server import FAILURES, RunningServer, address, refusal, server_options, trouble
-from api.cli.started_server import found_or_started
+from api.cli.running_server import FAILURES, RunningServer, address, find, refusal, server_options, trouble
 from api.cli.terminal import end_cleanly_when_terminated, printable
 
 MOST_PIECES = 4096
@@ -27,8 +23,6 @@ it would have to fit the context beside a prompt whose length only the server kn
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Long, because servers other than Penstock may be silent while a request waits."""
 _CUT = "the answer is cut: it has as many tokens as allowed (--max-tokens)"
-_SILENT_SECONDS = 1.0
-"""Agents and services start commands with a pipe that nobody writes to or closes."""
 
 
 class Piece(NamedTuple):
@@ -40,9 +34,7 @@ class Piece(NamedTuple):
 @click.command()
 @click.argument("words", metavar="[QUESTION]", nargs=-1)
 @server_options
-@click.option(
-    "--model", metavar="NAME", help="Model to ask; if a server is started for the chat, the model to serve."
-)
+@click.option("--model", metavar="NAME", help="Model to ask.")
 @click.option("--system", metavar="TEXT", default="", help="System message.")
 @click.option(
     "--max-tokens",
@@ -62,44 +54,38 @@ def chat(
 ) -> None:
     """Chat with a model, on the terminal or in a pipe.
 
-    Any OpenAI-compatible server will do. If none runs at the default address, Penstock starts one, which ends
-    with the chat.
+    Any OpenAI-compatible server will do.
 
     With a QUESTION, or without a terminal as standard input, only the answer is written to standard output:
     `echo question | penstock chat`. With both, the question is about the input.
     """
     end_cleanly_when_terminated()
     question = _question(" ".join(words))
-    where = address(url, api_key, os.environ)
+    server = find(address(url, api_key, os.environ))
     given = {"max_tokens": max_tokens, "temperature": temperature}
     body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-    arguments = () if model is None else ("--model", model)
-    with found_or_started(where, arguments, Console(stderr=True), os.environ) as server:
-        body["model"] = server.model(model if server.url == where.url else None).name
-        if question:
-            _answer(server, body, [*messages, {"role": "user", "content": question}], goes_on=False)
-            return
-        with suppress(ImportError):
-            import readline  # noqa: F401 (keys that edit the line, and earlier ones)
-        click.secho(f"{printable(body['model'])} at {server.url}; Ctrl-D ends", dim=True)
-        with suppress(EOFError):
-            while True:
-                if not (line := input("> ").strip()):
-                    continue
-                messages.append({"role": "user", "content": line})
-                if text := _answer(server, body, messages, goes_on=True):
-                    messages.append({"role": "assistant", "content": text})
-                else:
-                    messages.pop()
+    body["model"] = server.model(model).name
+    if question:
+        _answer(server, body, [*messages, {"role": "user", "content": question}], goes_on=False)
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401 (keys that edit the line, and earlier ones)
+    click.secho(f"{printable(body['model'])} at {server.url}; Ctrl-D ends", dim=True)
+    with suppress(EOFError):
+        while True:
+            if not (line := input("> ").strip()):
+                continue
+            messages.append({"role": "user", "content": line})
+            if text := _answer(server, body, messages, goes_on=True):
+                messages.append({"role": "assistant", "content": text})
+            else:
+                messages.pop()
 
 
 def _question(words: str) -> str:
     """Return the argument, followed by standard input if that is no terminal; empty for a conversation. Raise
     click's UsageError."""
-    with suppress(io.UnsupportedOperation):
-        if words and not sys.stdin.isatty() and not select.select([sys.stdin], [], [], _SILENT_SECONDS)[0]:
-            click.echo("penstock: waiting for standard input (`< /dev/null` asks without it)", err=True)
     try:
         piped = "" if sys.stdin.isatty() else sys.stdin.read()
         asked = "\n\n".join(filter(None, (words.strip(), piped.strip())))

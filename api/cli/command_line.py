@@ -12,11 +12,8 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from api.cli.terminal import exit_code, is_interrupt
-from api.close_match import close_match
-from api.options.other_servers import COMMANDS_HERE
 from api.typed_command import with_typed
 from scheduler.errors import OptionError, StartupError
 
@@ -36,8 +33,8 @@ class CommandEntry(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called: together they take seconds, which neither
-    `--help` nor a key press that completes needs."""
+    """A group whose commands are imported when they are called: together they take seconds, which `--help`
+    does not need."""
 
     def __init__(self, *arguments: Any, entries: Mapping[str, CommandEntry], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -54,26 +51,9 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), cmd_name
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from error
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self._lines().items()))
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete as click does, without importing every command for its line."""
-        found = [
-            CompletionItem(name, help=line)
-            for name, line in sorted(self._lines().items())
-            if name.startswith(incomplete)
-        ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def _lines(self) -> dict[str, str]:
         """Return the line of each command."""
@@ -101,27 +81,11 @@ class _Penstock(LazyGroup):
         registered = {name: command.get_short_help_str(100) for name, command in loaded.items()}
         return {**registered, **super()._lines()}
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            if (here := COMMANDS_HERE.get(args[0])) is None:
-                raise
-            raise click.UsageError(f"{args[0]} is another server's: {here}", ctx) from error
-
     def invoke(self, ctx: click.Context) -> Any:
         """End every command on Ctrl-C here, with 130 and without a message, instead of click's "Aborted!" and
-        1. Of names that click thinks were meant, name only one that is close."""
+        1."""
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            near = close_match(error.option_name, error.possibilities or ())
-            raise click.NoSuchOption(error.option_name, None, near and [near], error.ctx) from error
-        except click.NoSuchCommand as error:
-            near = close_match(error.command_name, error.possibilities or ())
-            raise click.NoSuchCommand(error.command_name, None, near and [near], error.ctx) from error
         except BaseException as error:
             if not is_interrupt(error):
                 raise
@@ -131,9 +95,6 @@ class _Penstock(LazyGroup):
 _COMMANDS = {
     "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
     "chat": CommandEntry("api.cli.chat:chat", "Chat with a model, on the terminal or in a pipe."),
-    "completion": CommandEntry(
-        "api.cli.completion:completion", "Print what makes a shell complete commands and options."
-    ),
     "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
@@ -142,7 +103,6 @@ _COMMANDS = {
     "launch": CommandEntry("api.cli.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
     "models": CommandEntry("api.cli.models.listing:models", "List the models on this machine."),
     "pull": CommandEntry("api.cli.models.pull:pull", "Download a model from the Hugging Face hub."),
-    "rm": CommandEntry("api.cli.models.remove:rm", "Delete a model from this machine."),
     "serve": CommandEntry(
         "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
     ),

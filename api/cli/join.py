@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from api.sleep_prevention import caffeinate_command
 from scheduler.engine.joining import TOKEN_VARIABLE
 from scheduler.errors import OptionError
 from scheduler.shared.own_path import with_own_path
@@ -64,6 +63,6 @@ def engine(
         # Its server cannot wake a Mac that sleeps. caffeinate ends with this process, whose place the engine
         # takes (exec).
         with suppress(OSError):
-            subprocess.Popen(caffeinate_command(os.getpid()), stdin=subprocess.DEVNULL)
+            subprocess.Popen(["caffeinate", "-i", "-w", str(os.getpid())], stdin=subprocess.DEVNULL)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -29,10 +27,6 @@ _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class NoServer(OperatorError):
-    """Nothing accepts a connection there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address at which to look for a server."""
@@ -40,8 +34,6 @@ class Address:
     url: str
     """The address without a path: `http://127.0.0.1:8000`, or with a gateway's prefix."""
     key: str | None = field(default=None, repr=False)
-    given: bool = True
-    """Whether the user named it; else it is the default, and a command may start a server instead."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -147,7 +139,7 @@ def address(url: str | None, api_key: str | None, environment: Mapping[str, str]
     """Return where to look for a server. `PENSTOCK_PORT`, where `serve` listens, changes the default,
     and `PENSTOCK_API_KEY` may be a list of keys with tenants, as `penstock serve` reads it."""
     key = api_key or client_key(environment.get("PENSTOCK_API_KEY", ""))
-    return Address(url or default_url(environment), key or None, given=url is not None)
+    return Address(url or default_url(environment), key or None)
 
 
 def default_url(environment: Mapping[str, str]) -> str:
@@ -162,13 +154,12 @@ def default_url(environment: Mapping[str, str]) -> str:
 
 
 def find(where: Address, transport: httpx.BaseTransport | None = None) -> RunningServer:
-    """Return the server that answers there. Raise NoServer, or OperatorError if the answer cannot be used."""
+    """Return the server that answers there. Raise OperatorError if none does, or its answer is of no use."""
     try:
         with httpx.Client(timeout=_PROBE_TIMEOUT, trust_env=where.trust_env, transport=transport) as http:
             answer = http.get(f"{where.url}/v1/models", headers=where.headers)
     except FAILURES as error:
-        kind = NoServer if isinstance(error, _UNREACHED) else OperatorError
-        raise kind(trouble(where, error)) from error
+        raise OperatorError(trouble(where, error)) from error
     return read_listing(where, answer)
 
 
@@ -190,10 +181,10 @@ def pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
 def trouble(where: Address, error: BaseException) -> str:
     """Return what one of FAILURES means to the user, in one line."""
     if isinstance(error, _UNREACHED):
-        return f"no server answers at {where.url}: {reason(error)}"
+        return f"no server answers at {where.url}: {_words(error)}; `penstock serve` starts one"
     if isinstance(error, httpx.TimeoutException):
         return f"{where.url} accepts connections, but is silent"
-    return f"the connection to {where.url} was lost: {reason(error)}"
+    return f"the connection to {where.url} was lost: {_words(error)}"
 
 
 def read_listing(where: Address, answer: httpx.Response) -> RunningServer:
@@ -223,18 +214,8 @@ def _listed(entry: Mapping[str, Any]) -> ListedModel:
     )
 
 
-def reason(error: BaseException) -> str:
-    """Return a transport's error as one line, in the system's words if there are any."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError) and found.errno:
-            # trio puts its own sentence beside errno; errors of name resolution have numbers of their own.
-            of_names = isinstance(found, socket.gaierror)
-            return str(found.strerror) if of_names else os.strerror(found.errno)
-        if isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        else:
-            found = found.__cause__ or found.__context__
+def _words(error: BaseException) -> str:
+    """Return a transport's error as one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -7,41 +7,25 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from api.options import options
-from api.options.other_servers import explained
 from api.options.settings import ServeSettings
 from api.rotating_log import RotatingLog
 from scheduler.errors import OptionError
 from scheduler.shared.user_cache import user_cache_folder
 
-_PATHS = frozenset(("model",))
-"""Options that take a path among other things."""
 _LOG_BYTES, _LOG_FILES = 10_000_000, 3
 _POSITIONAL = "positional_model"
 """Parameter of the model that is given without `--model`."""
 
 
 class _GroupedHelp(click.Command):
-    """Shows options under their groups' headings, in the order of their declaration, and answers other
-    servers' options by what they are here."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption:
-            if (known := explained(given)) is None:
-                raise
-            raise click.UsageError(known, ctx) from None
+    """Shows options under their groups' headings, in the order of their declaration."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {option.field: option for option in options.options()}
@@ -77,18 +61,7 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
             hidden=name != option.field,
             type=_WithCommas() if option.repeated else None,
             multiple=option.repeated,
-            shell_complete=partial(_completed, option),
         )
-
-
-def _completed(
-    option: options.Option, _ctx: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return completions of a value from the option's field, because for click every value is text."""
-    annotation = ServeSettings.model_fields[option.field].annotation
-    if option.field in _PATHS or Path in (annotation, *get_args(annotation)):
-        return [CompletionItem(incomplete, type="file")]
-    return [CompletionItem(one) for one in option.choices if one.startswith(incomplete)]
 
 
 class _WithCommas(click.types.StringParamType):

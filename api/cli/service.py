@@ -76,7 +76,7 @@ WantedBy={target}
 # The sockets come first, and stay when the service ends. What cannot be loaded is not retried without end.
 _SERVER = (
     "Requires={name}.socket\nAfter={name}.socket\nStartLimitIntervalSec=600\nStartLimitBurst=5",
-    "Type=notify\nNotifyAccess=main\nWatchdogSec=120\nRestart=on-failure",
+    "Type=notify\nNotifyAccess=main\nRestart=on-failure",
 )
 # An engine waits for its server without end, which says when it has joined.
 _ENGINE = ("StartLimitIntervalSec=0", "Type=exec\nRestart=always")
@@ -332,17 +332,15 @@ def quoted(word: str) -> str:
 
 
 def addresses_of(settings: ServeSettings) -> list[str]:
-    """Return every IP address and port that `serve` would listen on, those for metrics last: systemd takes no
-    host names. Raise OperatorError."""
-    found = []
-    for port in filter(None, (settings.port, settings.metrics_port)):
-        try:
-            each = socket.getaddrinfo(settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except OSError as error:
-            raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
-        hosts = (str(address[0]) for *_, address in each)
-        found += [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
-    return list(dict.fromkeys(found))
+    """Return every IP address and port that `serve` would listen on: systemd takes no host names. Raise
+    OperatorError."""
+    port = settings.port
+    try:
+        each = socket.getaddrinfo(settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
+    hosts = dict.fromkeys(str(address[0]) for *_, address in each)
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
 
 
 def _checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:

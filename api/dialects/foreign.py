@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from api.bodies.fields import UNSUPPORTED, unsupported
+from api.bodies.fields import UNSUPPORTED
 from api.bodies.unknown_fields import MAX_NAME_CHARACTERS, UnknownFields
 
 MAX_LINE_CHARACTERS = 4096
@@ -41,13 +41,10 @@ _BLOB = re.compile(rf"data:|[A-Za-z0-9+/_=-]{{{_LONGEST_BLOB}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def name_unread(value: dict[str, Any], kind: Any, field: str = "type", *, known: bool = False) -> None:
-    """Name to the client a kind of thing that is not read. Raise PydanticCustomError for what is not `known`
-    where the operator has unknown fields refused."""
+def name_unread(value: dict[str, Any], kind: Any, field: str = "type") -> None:
+    """Name to the client a kind of thing that is not read."""
     if (unknown := UnknownFields.current()) is not None:
         unknown.note(value, f"{field}:{kind}")
-    elif not known:
-        raise unsupported(f"the {field} {kind!r} is unknown")
 
 
 def with_known_role(value: Any, roles: Collection[str]) -> Any:

@@ -16,12 +16,9 @@ from scheduler.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """`metrics` is empty if metrics have no port of their own. `inherited`: whether a service manager keeps
-    `clients` open."""
-
     clients: Sequence[trio.SocketListener]
-    metrics: Sequence[trio.SocketListener]
     inherited: bool
+    """Whether a service manager keeps them open."""
 
     @property
     def is_loopback(self) -> bool:
@@ -30,31 +27,19 @@ class Listening:
 
     @property
     def url(self) -> str:
-        return _url(self.clients)
-
-    @property
-    def metrics_url(self) -> str:
-        return _url(self.metrics or self.clients)
+        host, port = self.clients[0].socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def listening(
-    host: str, port: int, metrics_port: int | None, environment: MutableMapping[str, str]
-) -> Listening:
-    """Take the service manager's sockets out of `environment`, and open those that it has not. Raise
-    StartupError if one cannot be opened."""
-    inherited = inherited_listeners(environment, port, metrics_port)
-    clients = inherited.clients or await _opened(host, port)
-    metrics: Sequence[trio.SocketListener] = inherited.metrics
-    if metrics_port is not None and not metrics:
-        metrics = await _opened(host, metrics_port)
-    return Listening(clients, metrics, bool(inherited.clients))
-
-
-async def _opened(host: str, port: int) -> Sequence[trio.SocketListener]:
+async def listening(host: str, port: int, environment: MutableMapping[str, str]) -> Listening:
+    """Take the service manager's sockets out of `environment`, or open our own. Raise StartupError if one
+    cannot be opened."""
+    if inherited := inherited_listeners(environment, port):
+        return Listening(inherited, inherited=True)
     try:
         # The longest listen backlog that the kernel allows (Linux: net.core.somaxconn, 4096; macOS: 128). A
         # client that does not fit is not reset either: it repeats its SYN after a second.
-        return await trio.open_tcp_listeners(port, host=host)
+        return Listening(await trio.open_tcp_listeners(port, host=host), inherited=False)
     except OSError as error:
         raise StartupError(f"cannot listen on {host}:{port}: {_remedy(error, port)}") from error
 
@@ -62,22 +47,9 @@ async def _opened(host: str, port: int) -> Sequence[trio.SocketListener]:
 def _remedy(error: OSError, port: int) -> str:
     """Return the system's words, and what to type next."""
     # Errors of name resolution have numbers of their own.
-    number = None if isinstance(error, socket.gaierror) else error.errno
-    reason = error.strerror or str(error)
-    match number:
-        case errno.EADDRINUSE:
-            return (
-                f"the port is in use. --port {port % 65535 + 1} is the next one, --port 0 takes a free one;"
-                f" `penstock doctor --port {port}` says who has it"
-            )
-        case errno.EACCES:
-            return f"{reason}. Ports below 1024 may want another user: --port 8000"
-        case errno.EADDRNOTAVAIL:
-            return f"{reason}. --host 127.0.0.1 is this machine alone, --host 0.0.0.0 each of its addresses"
-        case _:
-            return f"{reason}. --host takes an address of this machine, such as 127.0.0.1"
-
-
-def _url(listeners: Sequence[trio.SocketListener]) -> str:
-    host, port = listeners[0].socket.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if error.errno == errno.EADDRINUSE and not isinstance(error, socket.gaierror):
+        return (
+            f"the port is in use. --port {port % 65535 + 1} is the next one, --port 0 takes a free one;"
+            f" `penstock doctor --port {port}` says who has it"
+        )
+    return f"{error.strerror or error}. --host takes an address of this machine, --port one that is free"

@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
@@ -21,30 +20,20 @@ _FIRST = 3
 _PID, _COUNT, _NAMES = "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"
 
 
-@dataclass(frozen=True, slots=True)
-class InheritedListeners:
-    """The inherited listeners of the API and of `--metrics-port`; none if the manager opened none."""
-
-    clients: tuple[trio.SocketListener, ...] = ()
-    metrics: tuple[trio.SocketListener, ...] = ()
-
-
 def inherited_listeners(
-    environment: MutableMapping[str, str], port: int, metrics_port: int | None, first: int = _FIRST
-) -> InheritedListeners:
-    """Return the sockets, and remove their variables from `environment`: no child process inherits either.
-    `port` 0 accepts a socket on any port. Raise StartupError for one that is no TCP socket listening on one
-    of these ports."""
-    clients: list[trio.SocketListener] = []
-    metrics: list[trio.SocketListener] = []
+    environment: MutableMapping[str, str], port: int, first: int = _FIRST
+) -> list[trio.SocketListener]:
+    """Return the sockets, none if the manager opened none, and remove their variables from `environment`: no
+    child process inherits either. `port` 0 accepts a socket on any port. Raise StartupError for one that is
+    no TCP socket listening on this port."""
+    listeners: list[trio.SocketListener] = []
     for taken in _sockets(environment, first):
         found = int(taken.getsockname()[1])
-        if found != metrics_port and port not in (0, found):
+        if port not in (0, found):
             taken.close()
             raise StartupError(f"the service manager's socket listens on port {found}, not on {port}")
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(taken))
-        (metrics if found == metrics_port else clients).append(listener)
-    return InheritedListeners(tuple(clients), tuple(metrics))
+        listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(taken)))
+    return listeners
 
 
 def _sockets(environment: MutableMapping[str, str], first: int) -> Iterator[socket.socket]:
@@ -76,52 +65,19 @@ def _listens(taken: socket.socket) -> bool:
     return True
 
 
-_SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-
-
 class ServiceNotice:
     """Notifies a service manager; without one it sends nothing. Sending neither waits nor raises."""
 
-    def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
-        """`address` is that of a Unix datagram socket; one that begins with @ is abstract.
-        `watchdog_seconds` is the silence after which the manager kills the process, None for no watchdog."""
-        self._address = address if not (address or "").startswith("@") else f"\0{(address or '')[1:]}"
-        self.watchdog_seconds = watchdog_seconds
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Take the manager's address out of `environment`: processes started from here have nothing to
+        report. One that begins with @ is abstract."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
-    @classmethod
-    def of(cls, environment: MutableMapping[str, str]) -> ServiceNotice:
-        """Take the variables out of `environment`: processes started from here have nothing to report."""
-        address = environment.pop(_SOCKET, None)
-        microseconds, pid = environment.pop(_WATCHDOG, ""), environment.pop(_WATCHDOG_PID, "")
-        is_ours = pid in ("", str(os.getpid()))
-        watched = address and microseconds.isdigit() and int(microseconds) > 0 and is_ours
-        return cls(address, int(microseconds) / 1e6 if watched else None)
-
-    def send(self, **fields: str) -> bool:
-        """Send `READY="1"` and the like, each value on one line. Return whether a service manager receives
-        it."""
-        if not self._address:
-            return False
-        data = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items()).encode()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    def send(self, **fields: str) -> None:
+        """Send `READY="1"` and the like, each value on one line."""
+        if self._address:
+            lines = (f"{name}={' '.join(value.split())}" for name, value in fields.items())
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
-                sender.sendto(data, self._address)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            # A full buffer is not an absent reader.
-            return True
-        return True
-
-    async def keep_alive(self) -> bool:
-        """Report life twice in the time after which the manager would kill the process; an event loop that
-        hangs reports nothing. Return False if there is no watchdog, and True when the manager is gone."""
-        missed = 0
-        while self.watchdog_seconds is not None:
-            missed = 0 if self.send(WATCHDOG="1") else missed + 1
-            # A single failed send may be the manager restarting.
-            if missed > 1:
-                return True
-            await trio.sleep(self.watchdog_seconds / 2)
-        return False
+                sender.sendto("\n".join(lines).encode(), self._address)

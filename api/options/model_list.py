@@ -24,11 +24,9 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from api.close_match import close_match
 from api.options.option_values import between_commas
 from api.options.options import first_fault, flag, options
 from api.options.settings import ServeSettings
-from api.smollm2 import model as smollm2
 from scheduler.errors import OptionError
 
 EMBEDDED = "embedded"
@@ -62,13 +60,6 @@ class ModelOptions:
     def model(self) -> str | None:
         """Return the folder, the hub id or one of our own names; None if the operator named none."""
         return self.settings.model
-
-
-def own_name_alike(text: str) -> str:
-    """Return the end of a message that refuses a model's name: which of our own it is close to, if any,
-    without what Ollama's names have behind a colon."""
-    near = close_match(text.lower().partition(":")[0], (smollm2.NAME, EMBEDDED))
-    return "" if near is None else f"; did you mean {near}?"
 
 
 def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:

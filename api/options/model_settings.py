@@ -33,9 +33,6 @@ from api.options.option_values import (
     adapter_folders,
     checked_served_names,
     named_folders,
-    token_count,
-    vllm_is_none,
-    vllm_task,
 )
 from api.options.served_names import named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
@@ -48,7 +45,7 @@ from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
     """Make the field. `aliases` are other names of the option, written as field names: other servers' where
-    they mean the same (`other_servers.py` has the rest), and former names. `repeated`: it may be given
+    they mean the same, and former names. `repeated`: it may be given
     several times; its values are joined by commas."""
     extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
@@ -135,18 +132,17 @@ class ModelSettings(BaseModel):
         " recurrent states stay as they are.",
         "auto",
     )
-    max_model_len: Annotated[int | None, BeforeValidator(token_count)] = option(
+    max_model_len: int | None = option(
         "Model",
-        "Longest prompt and answer together, in tokens: 32768, 32k (32,000) or 32K (32,768); auto: as the"
-        " model's config.json says.",
+        "Longest prompt and answer together, in tokens. As the model's config.json says if not given.",
         None,
         "context_length",
         ge=1,
     )
-    task: Annotated[Task, BeforeValidator(vllm_task)] = option(
+    task: Task = option(
         "Model",
-        "What the model is for: chat, embedding or rerank (also vLLM's generate, embed and score); auto: as"
-        " the sentence-transformers files in its folder say, chat where there are none.",
+        "What the model is for; auto: as the sentence-transformers files in its folder say, chat where there"
+        " are none.",
         "auto",
     )
 
@@ -183,7 +179,7 @@ class ModelSettings(BaseModel):
         1024,
         ge=0,
     )
-    generation_config: Annotated[Literal["auto", "none"], BeforeValidator(vllm_is_none)] = option(
+    generation_config: Literal["auto", "none"] = option(
         "Defaults",
         "Whether the model's generation_config.json gives the sampling that a body omits: temperature, top_p,"
         " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",

@@ -13,9 +13,6 @@ from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
-SERVER_NAME = r"[A-Za-z0-9]{1,32}"
-"""A name has no underscore, which ends the name in an id."""
-
 
 def scripted_plan(text: Any) -> Any:
     """Parse `key=value,key=value` into a ScriptedPlan."""
@@ -76,19 +73,6 @@ def byte_count(given: Any) -> Any:
 Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
 
 
-def token_count(text: Any) -> Any:
-    """Parse `32768`, `32k` (thousands) or `32K` (of 1,024), as vLLM does; `auto` is None."""
-    if not isinstance(text, str):
-        return text
-    if text.strip().lower() in ("auto", "-1"):
-        return None
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?)\s*", text)
-    if match is None:
-        raise ValueError("tokens are given as 32768, 32k, 32K, or auto")
-    unit = {"": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20}[match[2]]
-    return int(float(match[1]) * unit)
-
-
 def memory_amount(text: Any) -> Any:
     """Parse `24GiB` into bytes, or a share up to 1; `auto` is 0."""
     if not isinstance(text, str):
@@ -127,16 +111,6 @@ def checked_addresses(text: Any) -> Any:
     return text
 
 
-def origins_with_commas(text: Any) -> Any:
-    """Accept a JSON list, which is vLLM's form, beside our own with commas."""
-    if not isinstance(text, str) or not text.lstrip().startswith("["):
-        return text
-    try:
-        return ",".join(msgspec.json.decode(text, type=list[str]))
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"not a JSON list of origins: {error}") from error
-
-
 def checked_served_names(text: Any) -> Any:
     if isinstance(text, str):
         named_presets(text)
@@ -164,18 +138,5 @@ def adapter_folders(given: Any) -> Any:
     return text
 
 
-def vllm_is_none(text: Any) -> Any:
-    """Accept vLLM's name for not reading the model's file."""
-    return "none" if text == "vllm" else text
-
-
 def between_commas(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-_TASKS = {"generate": "chat", "embed": "embedding", "score": "rerank"}
-
-
-def vllm_task(text: Any) -> Any:
-    """Accept vLLM's names of tasks, too."""
-    return _TASKS.get(text, text)

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from api.close_match import close_match
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
@@ -123,10 +122,7 @@ def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[
 
 def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     """Raise OptionError for an unknown PENSTOCK_ variable: a misspelt one would be ignored silently."""
-    known = {name.upper(): variable(name) for option in options() for name in option.names}
+    known = {*OTHER_VARIABLES, *(variable(name) for option in options() for name in option.names)}
     for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in (*known.values(), *OTHER_VARIABLES):
-            # Without the prefix, in which all are alike.
-            near = close_match(name.removeprefix(ENVIRONMENT_PREFIX), known)
-            hint = "" if near is None else f"; did you mean {known[near]}?"
-            raise OptionError(f"{name}: there is no such option{hint}")
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            raise OptionError(f"{name}: there is no such option")

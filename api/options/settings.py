@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, SecretStr
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
-    SERVER_NAME,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -23,7 +22,6 @@ from api.options.option_values import (
     checked_host_names,
     engine_count,
     listening_addresses,
-    origins_with_commas,
     scripted_plan,
 )
 from scheduler.shared.messages import ScriptedPlan
@@ -39,13 +37,12 @@ class ServeSettings(ModelSettings):
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
 
-    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
+    cors_origins: str | None = option(
         "HTTP",
-        "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
+        "Other sites' web pages that may use the API from a browser, as origins with commas;"
         " chrome-extension://* allows a scheme, * all. Pages of other origins get 403, but for applications'"
         " (app://, tauri://, vscode-webview:// and their like), which no web site can have.",
         None,
-        "allowed_origins",
     )
     allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
         "HTTP",
@@ -60,14 +57,6 @@ class ServeSettings(ModelSettings):
         256 << 20,
         ge=0,
     )
-    front_name: str | None = option(
-        "HTTP",
-        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
-        " its stored responses begin with. None if not given.",
-        None,
-        pattern=rf"^{SERVER_NAME}$",
-    )
-
     api_key: SecretStr | None = option(
         "Keys",
         "Keys that clients must send, with commas: key, tenant:key or 'tenant:key admin'."
@@ -197,14 +186,6 @@ class ServeSettings(ModelSettings):
         gt=0,
     )
 
-    metrics_port: int | None = option(
-        "Metrics",
-        "Separate port for /metrics, /health and /ready, on the same address; /metrics is then not on the"
-        " API's port. 0 takes a free one.",
-        None,
-        ge=0,
-        le=65535,
-    )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 NAME: Final = "smollm2"
-"""What `serve`, `pull`, `show` and `rm` call it, and its name in requests. A folder of that name is
+"""What `serve`, `pull` and `show` call it, and its name in requests. A folder of that name is
 given as `./smollm2`."""
 SAMPLING: Final[Mapping[str, float]] = {"temperature": 0.0}
 """Its makers recommend 0.2 and top_p 0.9, with which a third of the answers to a plain question (16 tries)

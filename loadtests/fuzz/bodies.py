@@ -164,10 +164,10 @@ def _held(chance: random.Random) -> dict[str, Any]:
     return chance.choice(
         (
             *[{}] * 8,
-            {"guided_regex": "[0-9]{3}"},
-            {"guided_choice": ["yes", "no", "x" * chance.randrange(1, 60)]},
-            {"guided_json": _SCHEMA},
-            {"guided_grammar": 'start: "a" start | "b"'},
+            {"structured_outputs": {"regex": "[0-9]{3}"}},
+            {"structured_outputs": {"choice": ["yes", "no", "x" * chance.randrange(1, 60)]}},
+            {"structured_outputs": {"json": _SCHEMA}},
+            {"structured_outputs": {"grammar": 'start: "a" start | "b"'}},
             {"response_format": {"type": "json_object"}},
         )
     )
@@ -188,7 +188,7 @@ def _tools(chance: random.Random) -> dict[str, Any]:
     choice: dict[str, Any] = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
     if not choice and chance.random() < 0.3:
         # A call that nobody can parse.
-        choice = {"guided_choice": ["<tool_call>x</tool_call>"]}
+        choice = {"structured_outputs": {"choice": ["<tool_call>x</tool_call>"]}}
     return {"tools": tools, **choice}
 
 

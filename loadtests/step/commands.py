@@ -18,16 +18,13 @@ from pathlib import Path
 from statistics import median
 from threading import Barrier
 from typing import IO, Any, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import click
-from rich.console import Console
 
 from api.cli.errors import OperatorError
-from api.cli.started_server import ServerStart, started
 from loadtests.commands import folder_of
 from loadtests.figures import percentile
-from loadtests.launch import ROOT
+from loadtests.launch import ROOT, free_port
 from loadtests.step.steps import ADDRESS_VARIABLE, REST, Run, Step, take
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.random_qwen3 import user_cache_folder
@@ -93,8 +90,7 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int) -> None:
 class _Served:
     """A server that runs; `links` to its engine and to itself."""
 
-    url: str
-    model: str
+    address: str
     links: Sequence[Connection]
 
     def run(self, prompts: Sequence[Sequence[int]], tokens: int, counting: bool) -> tuple[Run, Run]:
@@ -110,10 +106,10 @@ class _Served:
             return engine.result(), server.result()
 
     def _stream(self, prompt: Sequence[int], tokens: int, together: Barrier) -> None:
-        body: dict[str, Any] = {"model": self.model, "prompt": prompt, "max_tokens": tokens}
-        body |= {"stream": True, "ignore_eos": True, "temperature": 0}
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": tokens, "stream": True}
+        body |= {"ignore_eos": True, "temperature": 0}
         # httpx would take ten times the processor time.
-        with closing(HTTPConnection(urlsplit(self.url).netloc, timeout=_TIMEOUT_SECONDS)) as http:
+        with closing(HTTPConnection(self.address, timeout=_TIMEOUT_SECONDS)) as http:
             http.connect()
             together.wait(_TIMEOUT_SECONDS)
             http.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
@@ -130,14 +126,17 @@ def _served(folder: Path, slots: int) -> Iterator[_Served]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     given = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_HOOKS), str(ROOT), given)))
-    arguments = ("--model", str(folder), "--max-slots", str(slots), "--speculation", "none")
+    port = str(free_port())
+    command = [sys.executable, "-m", "api", "serve", "--port", port, "--max-slots", str(slots)]
+    command += ["--model", str(folder), "--speculation", "none", "--log-level", "warning"]
     with Listener(family="AF_UNIX") as listener:
         environment[ADDRESS_VARIABLE] = str(listener.address)
-        start = ServerStart((*arguments, "--log-level", "warning"), None, environment)
-        with started(start, Console(file=sys.stderr)) as server:
-            links = {link.recv(): link for link in (listener.accept(), listener.accept())}
-            name = server.model(None).name
-            yield _Served(server.url, name, (links["engine"], links["server"]))
+        with subprocess.Popen(command, env=environment, stdout=sys.stderr) as process:
+            try:
+                links = {link.recv(): link for link in (listener.accept(), listener.accept())}
+                yield _Served(f"127.0.0.1:{port}", (links["engine"], links["server"]))
+            finally:
+                process.terminate()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class ServerProfile:
         from api.answers.event_stream import EventStream
         from scheduler.answer import detokenizer
         from scheduler.engines.engine import Engine
-        from scheduler.requests.multiplexer import Multiplexer
+        from scheduler.engines.multiplexer import Multiplexer
         from scheduler.shared.framing import FrameReader
 
         for owner, name, part in (

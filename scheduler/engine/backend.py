@@ -64,7 +64,6 @@ class StepResult:
     """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
     """Bytes that `StepPlan.evict` freed."""
-    unpinned: tuple[str, ...] = ()
     begun: Begun = field(default=(), compare=False)
     """The batches in the middle of their prefill: a step with chunks computes one of them, or begins another,
     and each of its rows has a chunk."""
@@ -111,6 +110,10 @@ class Cache:
 
 class Backend(Protocol):
     """A running batch. One thread calls it; a row is known by its request id.
+
+        result = backend.execute(StepPlan(admit=(Admit(sequence),), chunks=(Chunk(1, 8),)))
+        while not result.retired:  # and `result.tokens` has the answer's, one after the other
+            result = backend.execute(StepPlan(decode=(1,)))
 
     It carries out plans and decides nothing. It alone writes `tokens` (each token that it returns),
     `computed_tokens`, `cached_tokens`, `in_place_tokens` and `scored_tokens` of a sequence that it has

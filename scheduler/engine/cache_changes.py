@@ -20,16 +20,15 @@ def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: EngineSequence,
         if prefixes is None:
             refusals.append(NO_CACHE)
         elif length <= tokens:
-            refusals.append(prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds).refusal)
+            refusals.append(prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds))
     sequence.hold_refusal = next(filter(None, refusals), "")
 
 
-def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> tuple[int, tuple[str, ...]]:
+def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> int:
     """Carry out the part of a plan that is about the prefix cache, but for what rows put into it. Return the
-    bytes freed by `clear`, and the names in `unpin` that were pinned."""
+    bytes freed by `clear`."""
     if plan.budget is not None and plan.budget.kv_bytes is not None:
         prefixes.set_budget(plan.budget.kv_bytes)
     for turn in plan.ended:
         prefixes.ended(salted(turn.adapter, turn.salt), turn.session, turn.kind)
-    freed = prefixes.clear() if plan.clear else 0
-    return freed, tuple(name for name in plan.unpin if prefixes.unpin(name))
+    return prefixes.clear() if plan.clear else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 import msgspec
 
@@ -42,9 +42,7 @@ class CacheWatch:
         found.complaints = self._complaints
         return found
 
-    def inspect(
-        self, command: Inspect, running_bytes: int, freed_bytes: int, unpinned: Container[str]
-    ) -> Inspection:
+    def inspect(self, command: Inspect, running_bytes: int, freed_bytes: int) -> Inspection:
         """Return the answer to `command`, which a plan has carried out. Complaints are those of the last
         check, so that no request waits for one."""
         prefixes = self._prefixes
@@ -59,5 +57,4 @@ class CacheWatch:
                 complaints=self._last_complaints,
             ),
             self.disk(),
-            unpinned=command.unpin in unpinned,
         )

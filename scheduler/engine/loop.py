@@ -65,7 +65,6 @@ class _Changes:
             release=tuple(self.release),
             forget=tuple(self.forget),
             clear=any(command.clear for command in self.inspect),
-            unpin=tuple(command.unpin for command in self.inspect if command.unpin),
         )
 
 
@@ -104,7 +103,7 @@ class EngineLoop:
         self._memory_watch = MemoryWatch(
             backend.device,
             None if backend.cache is None else backend.cache.prefixes,
-            lambda budget: self._carry_out(budget),
+            lambda budget: self._apply(budget),
             lambda: self._last_result.kv_bytes,
             self._row_bytes,
             backend.facts.memory_limit,
@@ -137,7 +136,12 @@ class EngineLoop:
         return not self._slots and not self.resting
 
     def iterate(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
-        """Run one turn of the loop. Return its frames, none when there is nothing to report."""
+        """Run one turn of the loop. Return its frames, none when there is nothing to report.
+
+        One step behind: a command that comes during a step is in the next plan, and with overlap
+        (`mlx/batch.py`) a step returns the tokens of the model call before its own, so one token more is
+        computed for a row that a stop token or a cancel ends.
+        """
         self._drain(commands)
         todo = self._plan()
         self._begin(todo)
@@ -198,8 +202,8 @@ class EngineLoop:
         self._retired.append(retired)
         return True
 
-    def _carry_out(self, budget: BudgetChange) -> None:
-        """Carry out the change at once, because the next reading must see what it frees. It changes no row:
+    def _apply(self, budget: BudgetChange) -> None:
+        """Make the change at once, because the next reading must see what it frees. It changes no row:
         what the last step reported of them stays true."""
         self._backend.execute(StepPlan(budget=budget))
 
@@ -412,7 +416,7 @@ class EngineLoop:
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
         for inspect in changes.inspect:
-            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes, result.unpinned)
+            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes)
             self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
 
     def _emit(self, result: StepResult) -> list[Outgoing]:

@@ -111,8 +111,6 @@ class StepPlan(msgspec.Struct, frozen=True):
     """Sessions that wait from now on: the gaps until they return decide what is evicted."""
     clear: bool = False
     """Evict all prefixes that are not in use."""
-    unpin: tuple[str, ...] = ()
-    """Hold these pinned prefixes no longer."""
     forget: tuple[int, ...] = ()
     """Waiting sequences that were cancelled or refused."""
     saving: bool | None = None

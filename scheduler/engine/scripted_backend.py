@@ -209,7 +209,7 @@ class ScriptedBackend:
             self._remove(request_id)
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
-        freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
+        freed = 0 if self._prefixes is None else changed(self._prefixes, plan)
         for request_id in plan.preempt:
             self._remove(request_id)
         for kept in plan.keep:
@@ -233,7 +233,6 @@ class ScriptedBackend:
             refused=tuple(refused),
             freed_bytes=freed,
             evicted_bytes=evicted,
-            unpinned=unpinned,
             kv_bytes=self._kv_bytes(),
         )
 

@@ -1,18 +1,12 @@
-"""What a pool is given: how its engines are started, what they have in common, and each one's part of the
-memory."""
+"""What a pool is given: how its engines are started, and each one's part of the memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import trio
-
-from scheduler.config import SchedulerConfig
 from scheduler.processes.process import EngineLauncher
-from scheduler.requests.multiplexer import RequestObserver
 from scheduler.shared.messages import MemoryPart, Ready
-from scheduler.telemetry.metrics import ModelMetrics
 
 MOST_ENGINES = 64
 """Bound on a pool's engines: each is a process with a model."""
@@ -42,14 +36,3 @@ class EngineProvision:
     """An engine's part of the memory of all models, by its name."""
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads; "" when it is ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTraits:
-    """What a scheduler gives to all engines of its pool."""
-
-    config: SchedulerConfig
-    provision: EngineProvision
-    metrics: ModelMetrics
-    observer: RequestObserver
-    clock: Callable[[], float] = trio.current_time

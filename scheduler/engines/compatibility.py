@@ -44,18 +44,3 @@ def _differ(first: Ready, other: Ready, field: str) -> bool:
 def _shown(value: str | int) -> str:
     # Twelve digits of a fingerprint are enough to tell two apart.
     return value[:12] if isinstance(value, str) else str(value)
-
-
-class Compatibility:
-    """All engines must match the first one's model, vocabulary, weights dtype and KV cache dtype for as long
-    as the pool lives: every answer so far, and every prompt that waits, was made for that model."""
-
-    def __init__(self) -> None:
-        self._first: Ready | None = None
-
-    def refusal(self, ready: Ready) -> str:
-        """Return why an engine that is ready cannot serve beside the pool's first one, or an empty string if
-        it can."""
-        if self._first is None:
-            self._first = ready
-        return refusal(self._first, ready)

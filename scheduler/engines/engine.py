@@ -1,7 +1,7 @@
-"""One engine over all its lives: its requests, its bounds, its speed, and what its deaths mean for them.
+"""One engine over all its processes: its requests, its bounds, its speed, and what its deaths mean for them.
 
-What dies with a process is in its `Life`. The engine decides what concerns itself alone; what concerns other
-engines or the queue, the pool's loop carries out after each event.
+What dies with a process is in its `EngineProcess`. The engine decides what concerns itself alone; what
+concerns other engines or the queue, the pool reconciles after each event.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import msgspec
 import structlog
 import trio
 
-from scheduler.config import load_message
+from scheduler.config import SchedulerConfig, load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import PoolAdapters
-from scheduler.engines.boundary import EngineTraits, MemoryShare
-from scheduler.engines.compatibility import Compatibility
+from scheduler.engines.boundary import EngineProvision, MemoryShare
 from scheduler.engines.condition import EngineState, condition_of
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
-from scheduler.engines.life import Life
+from scheduler.engines.multiplexer import Multiplexer
 from scheduler.engines.placement import Candidate
 from scheduler.engines.poison import count_death, culprit_of, judge, poison, takes_suspect
 from scheduler.engines.speeds import Speeds
@@ -32,11 +31,11 @@ from scheduler.engines.stall_watch import StallWatch
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
 from scheduler.errors import EngineLost
 from scheduler.prefix_estimate import PrefixEstimate
+from scheduler.processes.inspections import Inspections
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.lifecycle import State as RequestState
-from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import AWAITING, Requests
 from scheduler.shared.messages import (
@@ -54,6 +53,8 @@ from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import ModelMetrics
+from scheduler.telemetry.observation import RequestSamples
 
 _log = structlog.get_logger("scheduler")
 STARTS_UNTIL_BLOCKED = 2
@@ -64,25 +65,66 @@ STARTS_UNTIL_BLOCKED = 2
 class Shared:
     """What a pool gives to all its engines. They run in the tasks that read their links: nothing may wait."""
 
-    traits: EngineTraits
+    config: SchedulerConfig
+    provision: EngineProvision
+    metrics: ModelMetrics
+    samples: RequestSamples
+    clock: Callable[[], float]
     engines: Mapping[str, Engine]
     """All of them, by name."""
     requests: Requests
     stepped: Callable[[Sequence[StreamRecord]], None]
     """Called when a step has advanced these requests, and may have ended others."""
-    carry_out: Callable[[Engine], None]
+    reconcile: Callable[[Engine], None]
     """Called when an engine's process has become ready, has ended, or its end is explained."""
     adapters: PoolAdapters
-    compatibility: Compatibility
+    refusal: Callable[[Ready], str]
+    """Returns why an engine that is ready cannot serve here, or an empty string if it can."""
     reading: AnswerReading
     telemetry: Containment
+
+
+class EngineProcess:
+    """One process of an engine, from Ready to the end of its link: all that dies with it is a field here.
+    `likely`: what its prefix cache is likely to have."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        began_at: float,
+        send: Callable[[ToEngine], None],
+        stall: StallWatch,
+        totals: EngineTotals,
+        likely: PrefixEstimate,
+    ) -> None:
+        self.ready = ready
+        self.began_at = began_at
+        self.send = send
+        """Sends a message to the process, or drops it after the process's end."""
+        self.stall = stall
+        self.totals = totals
+        self.likely = likely
+        self.inspections = Inspections(send)
+        self.budget_inspected = False
+        """Whether its KV budget was inspected."""
+        self._scope = trio.CancelScope()
+
+    async def watch(self) -> None:
+        """Kill it if it hangs. Return at its end."""
+        with self._scope:
+            await self.stall.run()
+
+    def end(self) -> None:
+        """Release all tasks that wait for the process: its link has ended."""
+        self._scope.cancel()
+        self.inspections.close()
 
 
 class Engine:
     """`run` must be running. Its supervisor starts its processes, and reports them here."""
 
     def __init__(self, name: str, launcher: EngineLauncher, share: MemoryShare, shared: Shared) -> None:
-        traits, config = shared.traits, shared.traits.config
+        config = shared.config
         self.name = name
         self.share = share
         self.slots = config.engine.max_slots
@@ -93,7 +135,7 @@ class Engine:
         self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
         """The bounds of its next process; while one runs, with that one's chunk ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
-        self.life: Life | None = None
+        self.process: EngineProcess | None = None
         """Its process while that is ready, or None."""
         self.lost_at = -math.inf
         self.on_board = shared.requests.at(name)
@@ -102,21 +144,20 @@ class Engine:
             name,
             shared.requests,
             self.send,
-            traits.observer,
+            shared.samples,
             shared.reading,
-            traits.clock,
+            shared.clock,
         )
-        self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)
-        self.metrics = traits.metrics.of_engine(name)
+        self.supervisor = Supervisor(launcher, self, config.supervision, shared.refusal)
+        self.metrics = shared.metrics.of_engine(name)
         self._shared = shared
         self._config = config
-        self._clock = traits.clock
+        self._clock = shared.clock
         self._telemetry = shared.telemetry
         self._deadlines = StepDeadlines(config.stall_seconds)
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
         """Estimates the prefix cache of the last process."""
-        """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, or None if none has since it was begun."""
         self._suspects: list[StreamRecord] = []
@@ -129,7 +170,7 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        return self.life is not None
+        return self.process is not None
 
     @property
     def linked(self) -> bool:
@@ -152,7 +193,7 @@ class Engine:
         return self.supervisor.failure
 
     @property
-    def hopeless(self) -> bool:
+    def given_up(self) -> bool:
         """Return whether it will not take a request again, as far as is known."""
         failed_starts = self.supervisor.failed_starts
         return self.draining or self.failed or failed_starts >= self._config.recovery.max_failed_starts
@@ -168,8 +209,8 @@ class Engine:
         available."""
         if self.failure is not None:
             return math.inf, self.failure
-        if self.life is not None:
-            until, reason = self._stable_at, self._breaker.reason(self.life.began_at)
+        if self.process is not None:
+            until, reason = self._stable_at, self._breaker.reason(self.process.began_at)
             return None if reason is None or now >= until else (until, reason)
         if self.cause is None:
             return None
@@ -185,8 +226,8 @@ class Engine:
 
     @property
     def _stable_at(self) -> float:
-        assert self.life is not None
-        return self.life.began_at + self._config.supervision.stable_seconds
+        assert self.process is not None
+        return self.process.began_at + self._config.supervision.stable_seconds
 
     # --- for the dispatcher
 
@@ -244,9 +285,9 @@ class Engine:
     def take(self, record: StreamRecord) -> None:
         """Send it a request, and assume its prefix cached from now on: later requests with this prefix wait
         for its computation instead of computing it again."""
-        if self.life is not None and not self.requests:
+        if self.process is not None and not self.requests:
             # It was idle: the time without a step was no stall.
-            self.life.stall.woke(self._clock())
+            self.process.stall.woke(self._clock())
         record.expected_cached_tokens = self._likely.cached_tokens(
             record.prepared.prefix_blocks, len(record.submit.prompt)
         )
@@ -268,10 +309,10 @@ class Engine:
 
     def send(self, message: ToEngine) -> None:
         """Send a message to its process, or drop it while none is ready."""
-        if self.life is not None:
-            self.life.send(message)
+        if self.process is not None:
+            self.process.send(message)
 
-    # --- its lives
+    # --- its processes
 
     def begin(self) -> None:
         """Call before `run`: what was known of an earlier attempt no longer counts."""
@@ -303,10 +344,6 @@ class Engine:
         """End its process, and with it all that it has on board."""
         self.supervisor.stop()
 
-    def forgo(self) -> None:
-        """Take back `begin`: `run` does not follow."""
-        self.supervisor.forgo()
-
     async def load(self) -> Load:
         """Return what its next process is to load. Raise OSError if the model's files cannot be read, whose
         fingerprint engines on other machines compare."""
@@ -321,9 +358,9 @@ class Engine:
         return identified
 
     def loading(self, stage: str) -> None:
-        self._shared.traits.provision.on_loading(self.name, stage)
+        self._shared.provision.on_loading(self.name, stage)
 
-    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+    def process_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         now = self._clock()
         self.speeds.engine_started()
         if not self._config.engine.kv_disk:
@@ -336,9 +373,10 @@ class Engine:
             now,
             self._replaceable,
         )
-        life = self.life = Life(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
+        process = EngineProcess(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
+        self.process = process
         if self._nursery is not None:
-            self._nursery.start_soon(life.watch)
+            self._nursery.start_soon(process.watch)
         self.share.ready(ready)
         self.loading("")
         self._telemetry.sample(observation.observe_ready, self.metrics, ready)
@@ -350,39 +388,40 @@ class Engine:
         for key, reason in ready.refused_adapters:
             _log.error("adapter_lost", engine=self.name, reason=reason)
             self._shared.adapters.lost(key)
-        self._shared.carry_out(self)
+        self._shared.reconcile(self)
 
     def began(self, begun: Begun) -> None:
-        assert self.life is not None, "a message of a process that is not ready"
-        self.life.stall.began(begun, self._clock())
+        assert self.process is not None, "a message of a process that is not ready"
+        self.process.stall.began(begun, self._clock())
 
     def replied(self, reply: Inspection | Alive) -> None:
-        life = self.life
-        assert life is not None, "a message of a process that is not ready"
+        process = self.process
+        assert process is not None, "a message of a process that is not ready"
         if isinstance(reply, Alive):
-            life.stall.pulsed(reply, self._clock())
+            process.stall.pulsed(reply, self._clock())
             return
-        life.calls.answered(reply.query, reply)
+        process.inspections.answered(reply)
         self._telemetry.sample(observation.observe_inspection, self.metrics, reply)
-        life.stall.answered(reply, self._clock())
+        process.stall.answered(reply, self._clock())
 
     def step(self, output: StepOutput) -> None:
-        life = self.life
-        assert life is not None, "a message of a process that is not ready"
-        now = self._clock()
-        life.stall.stepped(output, now)
-        self._telemetry.run("engine_totals", life.totals.take, output.counters)
-        self._follow(life, output.counters)
-        self._shared.stepped(self.multiplexer.route(output))
+        process = self.process
+        assert process is not None, "a message of a process that is not ready"
+        # Tokens first: a reader waits for them, and nothing that they lead to waits for the counters.
+        advanced = self.multiplexer.route(output)
+        process.stall.stepped(output, self._clock())
+        self._telemetry.run("engine_totals", process.totals.take, output.counters)
+        self._follow(process, output.counters)
+        self._shared.stepped(advanced)
 
-    def _follow(self, life: Life, counters: Counters) -> None:
+    def _follow(self, process: EngineProcess, counters: Counters) -> None:
         """Learn from the totals of a step: its speed, how much its cache holds, and that chunks of the
         reported size did not time out, so that the next timeout halves it."""
         self.speeds.take(counters)
         kept_tokens = counters.cache.kept_tokens + counters.row_tokens
         # The backlog is counted only where it matters: this runs at every step.
-        if life.likely.tokens > kept_tokens and not self._config.engine.kv_disk:
-            life.likely.bound(kept_tokens + self._backlog_tokens)
+        if process.likely.tokens > kept_tokens and not self._config.engine.kv_disk:
+            process.likely.bound(kept_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:
             self.bounds = self.bounds.climbed(tokens)
@@ -393,20 +432,20 @@ class Engine:
 
     def lost(self, cause: str) -> None:
         self.lost_at, self.cause = self._clock(), cause
-        life, self.life = self.life, None
-        in_step = () if life is None else life.stall.begun.requests
+        process, self.process = self.process, None
+        in_step = () if process is None else process.stall.begun.requests
         stopped = self.supervisor.death_cause is DeathCause.STOPPED
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
-        if life is not None:
-            life.end()
-            self._telemetry.run("engine_totals", life.totals.forget)
+        if process is not None:
+            process.end()
+            self._telemetry.run("engine_totals", process.totals.forget)
         try:
             self._lose(stopped, in_step)
-            self._shared.carry_out(self)
+            self._shared.reconcile(self)
         except Exception:
             _log.exception("recovery_failed", engine=self.name)
             self._fail_requests(cause)
-            self._shared.carry_out(self)
+            self._shared.reconcile(self)
 
     def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
         """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
@@ -436,11 +475,11 @@ class Engine:
             self._lower_bounds(death)
         culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
         if culprit is not None and culprit.state is RequestState.AWAITING_ENGINE:
-            self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
+            self._telemetry.sample(self._shared.metrics.poisonous.inc)
             # The client does not get the line of stderr, which is for the operator.
             culprit.fail(poison(culprit, f"{death.cause.value}: {self.cause}"))
             self._shared.requests.move(culprit, Event.RETIRE)
-        self._shared.carry_out(self)
+        self._shared.reconcile(self)
 
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)
@@ -455,11 +494,11 @@ class Engine:
 
     def stalled_seconds(self, now: float) -> float:
         """Return the seconds without progress; 0 while none is expected."""
-        return 0.0 if self.life is None else self.life.stall.seconds(now)
+        return 0.0 if self.process is None else self.process.stall.seconds(now)
 
     def last_step_seconds(self, now: float) -> float | None:
         """Return the age of its process's last step; None before the first."""
-        return None if self.life is None else self.life.stall.last_step_seconds(now)
+        return None if self.process is None else self.process.stall.last_step_seconds(now)
 
     def statistics(self, now: float) -> MemberStatistics:
         return MemberStatistics(

@@ -55,7 +55,7 @@ class StallWatch:
         deadlines.engine_started()
 
     def woke(self, now: float) -> None:
-        """Count the silence until now as no stall: work arrived at an idle engine, or the machine slept."""
+        """Count the silence until now as no stall: work arrived at an idle engine."""
         self._progressed_at = now
         self._pulses.clear()
 

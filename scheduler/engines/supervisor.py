@@ -50,7 +50,7 @@ class Supervised(Protocol):
         ...
 
     def loading(self, stage: str) -> None: ...
-    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+    def process_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         """A process is ready. `send` sends to it."""
         ...
 
@@ -172,7 +172,7 @@ class Supervisor:
         if self.death_cause is DeathCause.STOPPED:
             self.death_cause = None
 
-    def forgo(self) -> None:
+    def abort_start(self) -> None:
         """Take back `begin`: `run` does not follow."""
         if self.running:
             self._move(EngineEvent.GONE)
@@ -339,7 +339,7 @@ class Supervisor:
         )
         self.failed_starts = 0
         self._move(EngineEvent.READY)
-        self._engine.begin_life(ready, channel.send_nowait)
+        self._engine.process_ready(ready, channel.send_nowait)
         while True:
             message: FromEngine = await channel.receive()
             match message:

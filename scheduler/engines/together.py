@@ -29,10 +29,10 @@ _BEST_FIRST = (
 
 def first_ready(engines: Iterable[Engine]) -> Ready | None:
     """Return what the first engine that is ready has reported; None if none is."""
-    return next((engine.life.ready for engine in engines if engine.life is not None), None)
+    return next((engine.process.ready for engine in engines if engine.process is not None), None)
 
 
-def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
+def all_as_one(engines: Iterable[Engine]) -> EngineStatistics:
     """Return one state for all engines: ready if one engine is, with the death of the one that died last.
     Without engines it is starting, for a pool waits for its first one."""
     engines = list(engines)
@@ -73,7 +73,6 @@ def together(inspections: Iterable[Inspection], top: int) -> Inspection:
         cache = msgspec.structs.replace(cache, shared_prefixes=best)
     return msgspec.structs.replace(
         first,
-        unpinned=any(one.unpinned for one in everyone),
         freed_bytes=sum(one.freed_bytes for one in everyone),
         cache=cache,
         disk=_added([one.disk for one in everyone if one.disk is not None]),

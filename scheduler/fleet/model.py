@@ -87,7 +87,7 @@ class Model(ModelLoader):
     @property
     def waits_for(self) -> str:
         pool = self.scheduler.pool
-        if pool.ready is not None and not pool.dispatcher.held:
+        if pool.ready is not None and not pool.held:
             return ""
         match self.state:
             case ModelState.LOADED:
@@ -151,7 +151,7 @@ class Model(ModelLoader):
                 self._move(ModelState.LOADED)
             case ModelState.LOADING if (reason := self._why_failed()) is not None:
                 self._failed_at, self.reason = now, reason
-                self.scheduler.pool.effects.fail_queued(
+                self.scheduler.pool.fail_queued(
                     Unavailable(
                         f"the model {self.name!r} cannot be loaded: {reason}",
                         retry_after_seconds=RETRY_SECONDS,
@@ -160,7 +160,7 @@ class Model(ModelLoader):
                 pool.unload()
                 self._move(ModelState.UNLOADING)
             case ModelState.UNLOADING if not pool.running:
-                pool.dispatcher.held = False
+                pool.held = False
                 failed = self.reason is not None
                 if not failed:
                     # What kept an engine from starting is of the life that ends here.
@@ -179,9 +179,9 @@ class Model(ModelLoader):
             self.idle_seconds = keep_seconds if keep_seconds >= 0 else None
         self._used_at = now
         if self.state is ModelState.DRAINING:
-            self.scheduler.pool.dispatcher.held = False
+            self.scheduler.pool.held = False
             self._move(ModelState.LOADED)
-            self.scheduler.pool.effects.carry_out()
+            self.scheduler.pool.reconcile()
         elif self.state is not ModelState.LOADED:
             self._wanted_at = now
 
@@ -192,13 +192,13 @@ class Model(ModelLoader):
 
     def hold(self) -> None:
         """Give its engines no new requests, so that it can be unloaded."""
-        self.scheduler.pool.dispatcher.held = True
+        self.scheduler.pool.held = True
         self._move(ModelState.DRAINING)
 
     def unload(self) -> None:
         """End the processes of its engines, which must have no requests."""
         self._move(ModelState.UNLOADING)
-        self.scheduler.pool.dispatcher.held = True
+        self.scheduler.pool.held = True
         self.scheduler.pool.unload()
 
     def give_up(self) -> None:
@@ -217,7 +217,7 @@ class Model(ModelLoader):
     def refuse_queued(self, reason: str) -> None:
         """Refuse the queued requests: no wait would help them."""
         self._wanted_at = None
-        self.scheduler.pool.effects.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
+        self.scheduler.pool.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
 
     def _wanted_since(self) -> float | None:
         oldest = self.scheduler.queue.oldest_at

@@ -16,7 +16,7 @@ from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.schema_forms import Inexpressible, Path, schema_error
 from scheduler.grammar.unheld import fault, held_part, pointers
 from scheduler.grammar.vocabulary import quoted
-from scheduler.grammar.white_space import json_options, white_space_fault
+from scheduler.grammar.white_space import json_options
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 
@@ -68,16 +68,13 @@ class Parts:
         schema, place = {} if asked.schema is True else asked.schema, asked.place
         if not isinstance(schema, dict):
             raise _invalid((), place, "the JSON schema must be an object")
-        white = asked.white_space
-        if white is not None and (why := white_space_fault(white, self.complaint)) is not None:
-            raise _invalid((), white.place, why)
         try:
             plain = plain_schema(schema)
             if (held := plain.exact() if asked.exact else plain.schema) is False:
                 raise Inexpressible((), "no value fits it")
         except Inexpressible as error:
             raise _invalid(error.path, place, error.why) from None
-        options = json_options(held, white)
+        options = json_options(held)
         part = {"json_schema": {**held, "x-guidance": options}}
         _check_size(part, place)
         complaint = self.complaint(part)

@@ -9,15 +9,10 @@ indentation in use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-from llguidance import regex_to_lark
 
 from scheduler.grammar.plain_schema import DEFINITIONS, parts, target
 from scheduler.grammar.schema_forms import listed
-from scheduler.grammar.vocabulary import NO_TEXT
-from scheduler.structure import WhiteSpace
 
 MAX_LEVELS = 10
 """Bound on the levels of indentation, also where a schema leaves open what is inside a value, or refers to
@@ -30,27 +25,10 @@ _CONSTRAINING = frozenset(
 )
 
 
-def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
-    """Return the library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the
-    client's own white space."""
-    if asked is None:
-        levels = indentation_levels(schema)
-        return {"whitespace_pattern": f" |\\n( {{0,{_BLANKS * levels}}}|\\t{{0,{levels}}})"}
-    return {"whitespace_pattern": asked.regex} if asked.regex else {"whitespace_flexible": False}
-
-
-def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str | None]) -> str | None:
-    """Return what is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
-    if not asked.regex:
-        return None
-    # This pattern matches texts that are not white space of JSON: none of them may match the client's.
-    other = r"(?s:.*)[^ \t\r\n](?s:.*)"
-    error = verdict(
-        {"lark_grammar": f"start: OTHER\nOTHER: /{other}/ & /{regex_to_lark(asked.regex, '')}/\n"}
-    )
-    if error is None:
-        return r"it matches more than the white space of JSON, which is [ \t\r\n]"
-    return None if error == NO_TEXT else error
+def json_options(schema: Any) -> dict[str, Any]:
+    """Return the library's options (`x-guidance`) for an answer that is held to `schema`."""
+    levels = indentation_levels(schema)
+    return {"whitespace_pattern": f" |\\n( {{0,{_BLANKS * levels}}}|\\t{{0,{levels}}})"}
 
 
 def indentation_levels(schema: Any) -> int:

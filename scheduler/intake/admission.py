@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from scheduler.errors import DeadlineUnmeetable, Draining, InvalidRequest, QueueFull, TenantLimit, Unavailable
+from scheduler.errors import Draining, InvalidRequest, QueueFull, TenantLimit, Unavailable
 from scheduler.intake.drain_rate import DrainRate
 from scheduler.intake.queue import IntakeQueue
 from scheduler.request import GenerationRequest
 
 _BLOCKED_RETRY_SECONDS = 10.0
-_CAUTION = 1.1
-"""Factor on the estimated time. Under overload admitted requests finish just before their deadlines: an
-estimate that is a little too low wastes engine time on requests that then expire; one too high costs no
-throughput."""
 
 
 class Admission:
@@ -110,28 +106,15 @@ class Admission:
         )
 
     def check_prepared(
-        self,
-        request: GenerationRequest,
-        prompt_tokens: int,
-        deadline: float | None,
-        now: float,
-        *,
-        waits: bool,
-        requests: int = 1,
+        self, request: GenerationRequest, prompt_tokens: int, now: float, requests: int = 1
     ) -> None:
-        """Run all checks, for a prompt of known length. `waits`: the engine has no room, so the request would
-        queue.
-
-        Raise what `check` does, and DeadlineUnmeetable.
-        """
+        """Run all checks, for a prompt of known length. Raise what `check` does."""
         self.check(request, now, requests)
         if not self._queue.has_token_room(prompt_tokens):
             waiting = self._queue.prompt_tokens
             raise self.overload(
                 f"{waiting} prompt tokens are waiting, and {prompt_tokens} more do not fit", now
             )
-        if deadline is not None:
-            self._check_deadline(request, deadline, now, waits, requests)
 
     def unblock_seconds(self, now: float) -> float:
         """Return in how many seconds to retry: a whole number, or a guess if the end of the block is not
@@ -148,27 +131,6 @@ class Admission:
             raise TenantLimit(
                 f"{waiting} requests of this tenant are waiting, its bound",
                 retry_after_seconds=self.rate.seconds_until(departures, now),
-            )
-
-    def _check_deadline(
-        self, request: GenerationRequest, deadline: float, now: float, waits: bool, requests: int
-    ) -> None:
-        seconds = 0.0
-        # Do not reject on the basis of a guess.
-        if waits and self.rate.is_known:
-            # Its wait in the queue, and then its own running time: as long as it takes for as many requests
-            # to leave as are running now (Little's law), or less if its answer must be shorter than theirs.
-            own = self._queue.open_charges * self._queue.relative_length(request.max_tokens)
-            ahead = self._queue.fair.ahead_of_next(
-                request.tenant, request.session or "", request.priority, now
-            )
-            seconds = self.rate.wait_seconds(ahead + requests + own, now)
-        if now + _CAUTION * seconds >= deadline:
-            raise DeadlineUnmeetable(
-                f"the request's timeout of {request.timeout_seconds:g} s cannot be met:"
-                f" the estimated time to completion is {seconds:.1f} s",
-                param="timeout",
-                retry_after_seconds=self.retry_seconds(now),
             )
 
     def retry_seconds(self, now: float) -> float:

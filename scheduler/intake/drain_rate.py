@@ -53,10 +53,6 @@ class DrainRate:
             self._seen += 1
         self._since = now
 
-    @property
-    def is_known(self) -> bool:
-        return self._seen >= _ENOUGH_DEPARTURES
-
     def gap_seconds(self, now: float) -> float:
         """Return the seconds between two departures; longer while the next one is overdue, as if it happened
         now."""
@@ -75,7 +71,7 @@ class DrainRate:
 
     def per_second(self, now: float) -> float | None:
         """Return the departures per second, or None until they are measured."""
-        return 1.0 / max(self.gap_seconds(now), 1e-6) if self.is_known else None
+        return 1.0 / max(self.gap_seconds(now), 1e-6) if self._seen >= _ENOUGH_DEPARTURES else None
 
     def seconds_until(self, departures: int, now: float) -> float:
         """Return a whole number of seconds, at least 1, as a `Retry-After` header requires."""

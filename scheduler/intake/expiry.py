@@ -1,8 +1,7 @@
 """The deadline of each request, which is the earliest of the limits that apply in its state, and the task
 that waits for the next deadline.
 
-`Deadlines` is pure: `now` is an argument. The time that the machine sleeps counts: the heap is in continuous
-time (`scheduler/intake/system_sleep.py`), all times outside are trio's clock.
+`Deadlines` is pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import trio
 
 from scheduler.config import IntakeConfig
 from scheduler.errors import DeadlineExceeded, QueueTimeout
-from scheduler.intake.system_sleep import SleepTime
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 
@@ -36,10 +34,8 @@ class Deadlines:
     """A heap and a table. Forgotten and replaced entries stay in the heap until they reach the top, or until
     they are half of it."""
 
-    def __init__(self, config: IntakeConfig, sleep: SleepTime | None = None) -> None:
-        """Without `sleep`, the machine is taken never to sleep."""
+    def __init__(self, config: IntakeConfig) -> None:
         self._config = config
-        self._sleep = sleep or SleepTime()
         self._heap: list[tuple[float, int]] = []
         self._watched: dict[int, tuple[float, Limit, StreamRecord]] = {}
 
@@ -61,19 +57,12 @@ class Deadlines:
             self._heap = [(at, request_id) for request_id, (at, _, _) in self._watched.items()]
             heapq.heapify(self._heap)
 
-    def woke(self) -> None:
-        """Set all deadlines again after a sleep was noticed: requests that came after it and before now would
-        expire as if they had slept through it, too."""
-        for _, _, record in list(self._watched.values()):
-            self.watch(record)
-
     @property
     def next_at(self) -> float:
-        """Return when the next deadline passes if the machine does not sleep; infinity if nothing is
-        watched."""
+        """Return when the next deadline passes; infinity if nothing is watched."""
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][0] - self._sleep.total_seconds if self._heap else math.inf
+        return self._heap[0][0] if self._heap else math.inf
 
     def take_expired(self, now: float) -> list[tuple[StreamRecord, Limit]]:
         """Return requests whose deadline has passed; they are no longer watched."""
@@ -92,31 +81,22 @@ class Deadlines:
         limits = []
         timeout = record.request.timeout_seconds
         if timeout is not None:
-            limits.append((self._after(record.arrived_at, timeout), Limit.REQUEST))
+            limits.append((record.arrived_at + timeout, Limit.REQUEST))
         if record.state is State.QUEUED:
             if self._config.queue_seconds is not None:
-                limits.append((self._after(record.queued_at, self._config.queue_seconds), Limit.QUEUE))
+                limits.append((record.queued_at + self._config.queue_seconds, Limit.QUEUE))
         elif self._config.max_running_seconds is not None and record.started_at is not None:
-            limits.append((self._after(record.started_at, self._config.max_running_seconds), Limit.RUNNING))
+            limits.append((record.started_at + self._config.max_running_seconds, Limit.RUNNING))
         return limits
-
-    def _after(self, start: float, seconds: float) -> float:
-        """Return when `seconds` after `start` will have passed, in continuous time."""
-        return start + seconds + self._sleep.before(start)
 
 
 class Expiry:
     """Owned by the service."""
 
-    def __init__(
-        self,
-        config: IntakeConfig,
-        retry_seconds: Callable[[float], float],
-        sleep: SleepTime | None = None,
-    ) -> None:
+    def __init__(self, config: IntakeConfig, retry_seconds: Callable[[float], float]) -> None:
         self._config = config
         self._retry_seconds = retry_seconds
-        self._deadlines = Deadlines(config, sleep)
+        self._deadlines = Deadlines(config)
         self._sleeps_until = 0.0
         self._earlier = trio.Event()
 
@@ -133,11 +113,6 @@ class Expiry:
     def forget(self, record: StreamRecord) -> None:
         """A request has retired."""
         self._deadlines.forget(record)
-
-    def woke(self) -> None:
-        """The machine slept: deadlines are nearer than they were."""
-        self._deadlines.woke()
-        self._earlier.set()
 
     async def run(self, on_expired: Callable[[StreamRecord, DeadlineExceeded], None]) -> None:
         """Call `on_expired` once for each request whose deadline passes. Never returns by itself."""

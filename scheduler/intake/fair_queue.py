@@ -87,25 +87,6 @@ class Band:
         if not tenant.length:
             del self._tenants[ticket.tenant]
 
-    def places_before(self, ticket: Ticket, now: float) -> int:
-        """Return how many requests of this band go before a waiting one, if every request costs the same."""
-        session = self._tenants[ticket.tenant].sessions[ticket.session]
-        return self._places(ticket.tenant, ticket.session, session.earlier_arrivals(ticket), now)
-
-    def places_before_next(self, tenant: str, session: str, now: float) -> int:
-        """Return the same for a request that arrives now."""
-        flow = self._tenants.get(tenant)
-        queue = None if flow is None else flow.sessions.get(session)
-        return self._places(tenant, session, 0 if queue is None else queue.length, now)
-
-    def _places(self, tenant: str, session: str, place: int, now: float) -> int:
-        patience = self._config.patience_seconds
-        tenant_service, session_service = self.ledger.service_on_arrival(tenant, session)
-        flow = self._tenants.get(tenant)
-        if flow is not None:
-            place += flow.sessions.places_ahead(session, place, session_service, patience, now)
-        return place + self._tenants.places_ahead(tenant, place, tenant_service, patience, now)
-
     def statistics(self, priority: int, now: float) -> Iterator[FlowStatistics]:
         for tenant_name, tenant in self._tenants.items():
             for session_name, session in tenant.sessions.items():
@@ -136,9 +117,6 @@ class FairQueue:
 
     def __len__(self) -> int:
         return len(self._tickets)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._tickets
 
     def push(self, ticket: Ticket) -> None:
         assert ticket.request_id not in self._tickets, "ids are never used again"
@@ -178,20 +156,6 @@ class FairQueue:
         """Charge a tenant for service that it got from another queue."""
         self._ledger.charge_elsewhere(tenant, tokens, at, now)
 
-    def ahead_of(self, request_id: int, now: float) -> int | None:
-        """Return how many requests will be served before this one, if none arrives and every request costs
-        the same; None if it is not here."""
-        ticket = self._tickets.get(request_id)
-        if ticket is None:
-            return None
-        return self._ahead(ticket.priority, self._bands[ticket.priority].places_before(ticket, now), now)
-
-    def ahead_of_next(self, tenant: str, session: str, priority: int, now: float) -> int:
-        """Return the same for a request that arrives now."""
-        band = self._bands.get(priority)
-        place = 0 if band is None else band.places_before_next(tenant, session, now)
-        return self._ahead(priority, place, now)
-
     def statistics(self, now: float) -> tuple[FlowStatistics, ...]:
         """Return every backlogged flow, by priority."""
         return tuple(
@@ -220,20 +184,3 @@ class FairQueue:
             for priority in waiting
             if self._bands[priority].age_seconds(now) >= (priority - best) * self._config.aging_seconds
         ]
-
-    def _ahead(self, priority: int, place: int, now: float) -> int:
-        """Return `place`, the number of requests of the same band that go before, plus those of other
-        bands."""
-        waiting = self._waiting()
-        if not waiting or priority < min(waiting):
-            return place
-        competing = self._competing(now)
-        if priority in competing:
-            own = competing.index(priority)
-            return place + sum(
-                min(len(self._bands[peer]), place + (index < own))
-                for index, peer in enumerate(competing)
-                if peer != priority
-            )
-        better = {other for other in waiting if other < priority} | set(competing)
-        return place + sum(len(self._bands[other]) for other in better)

@@ -64,11 +64,6 @@ class SessionFlow(Flow):
 
         return max((head for head in heads if head[1] < oldest + window), key=response_ratio)[2]
 
-    def earlier_arrivals(self, ticket: Ticket) -> int:
-        """Return how many requests arrived before a waiting one. O(length)."""
-        own = self.size_classes[_size_class(ticket)][ticket.request_id][0]
-        return sum(arrival < own for queue in self.size_classes.values() for arrival, _ in queue.values())
-
     def __iter__(self) -> Iterator[Ticket]:
         for queue in self.size_classes.values():
             for _, ticket in queue.values():
@@ -130,22 +125,6 @@ class FlowLevel(Generic[_F]):
         flow = self._flows[name] = self._flows.pop(name)
         flow.waiting_since = now
         return flow, Contenders(min(services), max(services), len(services))
-
-    def places_ahead(
-        self, name: str, place: int, arriving_service: float, patience_seconds: float, now: float
-    ) -> int:
-        """Return how many requests of other flows are served before the request at `place` of the named flow,
-        if every request costs the same: flows then alternate in the order in which `serve_next` ranks them. A
-        flow that is not here yet would arrive last, with `arriving_service`. O(flows)."""
-        names, ranks = list(self._flows), self._ranks(patience_seconds, now)
-        own = names.index(name) if name in self._flows else len(names)
-        own_rank = ranks[own] if name in self._flows else arriving_service
-        ahead = 0
-        for index, (rank, flow) in enumerate(zip(ranks, self._flows.values(), strict=True)):
-            if index != own:
-                turns = place + (rank < own_rank or (rank == own_rank and index < own))
-                ahead += turns if turns < flow.length else flow.length
-        return ahead
 
     def _ranks(self, patience_seconds: float, now: float) -> list[float]:
         """Return the rank of each flow, in their order; the lowest is served next, of equals the first."""

@@ -59,16 +59,6 @@ class IntakeQueue:
         """Return how many tenants have requests waiting."""
         return len(self._per_tenant)
 
-    @property
-    def open_charges(self) -> int:
-        """Return how many requests were popped and are not charged their actual cost yet."""
-        return len(self._dispatched)
-
-    def relative_length(self, max_tokens: int | None) -> float:
-        """Return the expected length of an answer of at most `max_tokens`, relative to the recent mean; at
-        most 1."""
-        return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
-
     def expected_tokens(self, record: StreamRecord) -> float:
         """Return the expected length of a request's answer: the recent mean, if it may be that long."""
         return min(record.submit.max_tokens, self._output_tokens)

@@ -95,13 +95,6 @@ class ServiceLedger:
     def account(self, tenant: str) -> Account | None:
         return self._root.sessions.get(tenant)
 
-    def service_on_arrival(self, tenant: str, session: str) -> tuple[float, float]:
-        """Return the scaled service, of its tenant and of its session, with which a request pushed now would
-        compete."""
-        tenant_account = self.account(tenant) or Account()
-        session_account = tenant_account.sessions.get(session) or Account()
-        return _lifted(tenant_account, self._root), _lifted(session_account, tenant_account)
-
     def attained_tokens(self, account: Account, now: float) -> float:
         """Return decayed service, in tokens as of `now`; after a lift it is at least virtual time."""
         return account.service / self._scale(now)

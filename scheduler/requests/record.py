@@ -314,7 +314,6 @@ class StreamRecord:
             first_token_seconds=None if self.first_token_at is None else self.first_token_at - start,
             total_seconds=now - start,
             waits_for=self.waits_for,
-            ahead=None,
             spans=tuple(replace(span, start=span.start - start, end=span.end - start) for span in spans),
         )
 
@@ -380,8 +379,3 @@ def _of_choice(submit: Submit, choice: int, request_id: int, pipeline: AnswerPip
         sampling=msgspec.structs.replace(submit.sampling, seed=seed),
         prompt_logprobs=None if scores is None or scores.whole else submit.prompt_logprobs,
     )
-
-
-def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:
-    """Return when the request's timeout passes; None if it has none."""
-    return None if request.timeout_seconds is None else arrived_at + request.timeout_seconds

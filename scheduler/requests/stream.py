@@ -17,14 +17,11 @@ class RequestStream:
         self,
         records: Sequence[StreamRecord],
         doorbell: Doorbell,
-        ahead_of: Callable[[int, float], int | None],
         waits_for: Callable[[], str] = str,
     ) -> None:
-        """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what the
-        queue waits for beside its turn, or an empty string."""
+        """`waits_for`: what the queue waits for beside its turn, or an empty string."""
         self._records = tuple(records)
         self._doorbell = doorbell
-        self._ahead_of = ahead_of
         self._waits_for = waits_for
         self._last = 0
 
@@ -53,13 +50,12 @@ class RequestStream:
 
     @property
     def progress(self) -> Progress:
-        """Return the first choice's place in the queue or its prefill progress, for keep-alive comments."""
+        """Return what the first choice waits for or its prefill progress, for keep-alive comments."""
         record = self._records[0]
         if record.state is State.QUEUED:
-            ahead = self._ahead_of(record.request_id, trio.current_time()) or 0
-            return Queued(ahead, self._waits_for())
+            return Queued(self._waits_for())
         if record.state is State.AWAITING_ENGINE:
-            return Queued(0, "an engine that resumes it: its own died")
+            return Queued("an engine that resumes it: its own died")
         return Prefilling(record.reported_prefill, len(record.submit.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:

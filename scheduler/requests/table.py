@@ -1,7 +1,11 @@
 """All accepted requests by id. A record's state says where it is, and `move` is the only way to change it.
 
+A place that is noted beside the state would have to follow it at every way in which a request can end; one
+that is forgotten is a slot or a charge that nobody gives back. So the place is computed from the state, and
+the index by place is written where the state is.
+
 Pure: times are arguments. Nobody is called when a request leaves: what must follow is noted here, and the
-pool's loop does it (`../engines/effects.py`, `carry_out`).
+pool does it (`../engines/pool.py`, `reconcile`).
 """
 
 from __future__ import annotations

@@ -155,3 +155,12 @@ def salted(adapter: str, salt: str) -> str:
     if adapter:
         return f"{_MARK}{adapter}\0{salt}"
     return f"\0{salt}" if salt.startswith("\0") else salt
+
+
+def tenant_of(salt: str) -> str:
+    """Return the tenant in a salt, or an empty text where tenants share prefixes: there the salt is a
+    client's own, which names nobody."""
+    if salt.startswith(_MARK):
+        salt = salt[len(_MARK) :].partition("\0")[2]
+    tenant, mark, _ = salt.partition("\0")
+    return tenant if mark else ""

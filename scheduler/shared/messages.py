@@ -25,7 +25,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 32
+PROTOCOL_VERSION = 33
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -275,8 +275,6 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     top: int = 10
     head_tokens: int = 0
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
-    unpin: str = ""
-    """The name of a pinned prefix to hold no longer."""
 
 
 class Pulse(WireStruct, frozen=True, tag="pulse"):
@@ -394,8 +392,6 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     cache: CacheReport | None
     disk: DiskCounters | None = None
     engine: EngineReport | None = None
-    unpinned: bool = False
-    """Whether there was a pin of the name in `unpin`."""
 
 
 class StepOutput(WireStruct, frozen=True, tag="step"):

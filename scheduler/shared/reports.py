@@ -19,15 +19,6 @@ class PrefixReport(WireStruct, frozen=True):
     head: list[int]
 
 
-class PinReport(WireStruct, frozen=True):
-    """A prefix that is held until an operator releases it by this name."""
-
-    pin: str
-    tokens: int
-    cached_tokens: int
-    """Fewer than `tokens` where running rows needed its memory."""
-
-
 class CacheReport(WireStruct, frozen=True):
     """Content of the prefix cache, and totals since the engine started."""
 
@@ -52,8 +43,7 @@ class CacheReport(WireStruct, frozen=True):
     held_bytes: int = 0
     """Bytes that are held because requests or operators asked for it."""
     refused_holds: int = 0
-    """How many holds and pins were refused, as what may be held or pinned is bounded."""
-    pins: list[PinReport] = msgspec.field(default_factory=list)
+    """How many holds were refused, as what may be held is bounded."""
 
 
 class SlotReport(WireStruct, frozen=True):

@@ -122,3 +122,9 @@ class Instruments:
 
     def _each(self, family: _Family, values: Collection[str]) -> dict[str, _Family]:
         return {value: family.labels(*self.fixed.values(), value) for value in values}
+
+
+def value_of(instrument: Counter | Gauge) -> float:
+    """Return the value of one series: an instrument without labels, or a child of one with them."""
+    (family,) = instrument.collect()
+    return float(family.samples[0].value)

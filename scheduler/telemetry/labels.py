@@ -34,7 +34,7 @@ OUTCOMES = (
     *("cancelled", "deadline", "rejected", "invalid", "error"),
 )
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
-REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
+REJECTIONS = ("queue_full", "tenant_limit", "draining", "unavailable")
 """Why requests were rejected."""
 HTTP_REFUSALS = (
     *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),

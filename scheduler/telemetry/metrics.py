@@ -35,9 +35,6 @@ CANCEL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 _VERSIONS = ("version", "python", "mlx")
 
-LONG_GAP_SECONDS = 0.5
-"""Only gaps at least this long get an exemplar: one for every token would cost too much."""
-
 
 class ModelMetrics:
     """The series of one model, labelled with its name: its requests, its queue, its pool. And those of each

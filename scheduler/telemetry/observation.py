@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import trio
 
 from scheduler.errors import (
-    DeadlineUnmeetable,
     Draining,
     InvalidRequest,
     QueueFull,
@@ -22,17 +21,9 @@ from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
-from scheduler.telemetry.metrics import LONG_GAP_SECONDS, ModelMetrics
+from scheduler.telemetry.metrics import ModelMetrics
 
-EXEMPLAR_CHARACTERS = 100
-"""OpenMetrics allows 128 for an exemplar's labels, names included."""
 FINISHED = tuple(reason.value for reason in FinishReason)
-
-
-def exemplar(record: StreamRecord) -> dict[str, str]:
-    """Return the request id of a sample, as the client knows it, to look up a slow one."""
-    request = record.request
-    return {"request_id": (request.origin.request_id or request.public_id)[:EXEMPLAR_CHARACTERS]}
 
 
 def start_of(record: StreamRecord) -> str:
@@ -54,16 +45,15 @@ def observe_tokens(metrics: ModelMetrics, record: StreamRecord, now: float) -> N
         metrics.resume_seconds.observe(now - record.lost_at)
         record.lost_at = None
     if record.last_token_at is not None:
-        gap = now - record.last_token_at
-        metrics.itl.observe(gap, exemplar(record) if gap >= LONG_GAP_SECONDS else None)
+        metrics.itl.observe(now - record.last_token_at)
         return
-    metrics.ttft[start_of(record)].observe(now - record.arrived_at, exemplar(record))
+    metrics.ttft[start_of(record)].observe(now - record.arrived_at)
     if record.dispatched_at is not None:
-        metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
+        metrics.prefill_seconds.observe(now - record.dispatched_at)
 
 
 class RequestSamples:
-    """The multiplexer's observer: makes samples, contained."""
+    """What the multiplexer sees of requests, as samples. Contained: a fault must not end a stream."""
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
@@ -76,12 +66,15 @@ class RequestSamples:
         self._containment.sample(self._metrics.resumed.inc)
 
     def tokens(self, record: StreamRecord, now: float) -> None:
+        """A step gave tokens. Called once, before `record` counts the first of them."""
         self._containment.sample(observe_tokens, self._metrics, record, now)
 
     def late_token(self) -> None:
+        """A token came after the end of its answer, or after its reader had left."""
         self._containment.sample(self._metrics.late_tokens.inc)
 
     def cancelled(self, seconds: float) -> None:
+        """Time from Cancel sent to Retired received."""
         self._containment.sample(self._metrics.cancel_seconds.observe, seconds)
 
 
@@ -92,7 +85,7 @@ def observe_accepted(metrics: ModelMetrics, records: Iterable[StreamRecord]) -> 
 
 def observe_submitted(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
     """Sample how long a request took to be sent to an engine."""
-    metrics.queue_seconds.observe(now - record.arrived_at, exemplar(record))
+    metrics.queue_seconds.observe(now - record.arrived_at)
 
 
 def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
@@ -107,14 +100,14 @@ def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None
     metrics.tenant_output[tenant].inc(record.output_tokens)
     if record.outcome not in FINISHED:
         return
-    metrics.e2e.observe(now - record.arrived_at, exemplar(record))
+    metrics.e2e.observe(now - record.arrived_at)
     metrics.request_prompt_tokens.observe(len(record.submit.prompt))
     metrics.request_output_tokens.observe(record.output_tokens)
     if record.first_token_at is not None and record.last_token_at is not None:
         decoding = record.last_token_at - record.first_token_at
         metrics.decode_seconds.observe(decoding)
         if record.output_tokens > 1:
-            metrics.tpot.observe(decoding / (record.output_tokens - 1), exemplar(record))
+            metrics.tpot.observe(decoding / (record.output_tokens - 1))
 
 
 def observe_refusal(metrics: ModelMetrics, outcome: str, error: BaseException) -> None:
@@ -143,8 +136,6 @@ def rejection_reason(error: BaseException) -> str:
             return "queue_full"
         case TenantLimit():
             return "tenant_limit"
-        case DeadlineUnmeetable():
-            return "deadline"
         case Draining():
             return "draining"
         case _:

@@ -24,21 +24,21 @@ class RequestRecorder:
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self.recent = RecentRequests()
-        self._metrics = metrics
+        self.metrics = metrics
         self._containment = Containment(metrics.server)
         self._faults: set[CallFault] = set()
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
         """The request was rejected before it was accepted."""
         outcome = outcome_before_acceptance(error)
-        self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
-        self._containment.run("log", log_refusal, self._metrics.model, request, outcome, error)
+        self._containment.run("samples", observe_refusal, self.metrics, outcome, error)
+        self._containment.run("log", log_refusal, self.metrics.model, request, outcome, error)
 
     def ended(self, record: StreamRecord, now: float) -> None:
         """The request has retired, with an outcome."""
-        self._containment.run("samples", observe_end, self._metrics, record, now)
+        self._containment.run("samples", observe_end, self.metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
-        self._containment.run("log", log_request, self._metrics.model, record, now)
+        self._containment.run("log", log_request, self.metrics.model, record, now)
         self._containment.run("log", self._warn_of_drift, record)
         self._containment.run("time_line", record.time_line.check)
 
@@ -49,7 +49,7 @@ class RequestRecorder:
             _log.warning(
                 "malformed_tool_call",
                 **_identity(record.request),
-                model=self._metrics.model,
+                model=self.metrics.model,
                 notation=record.pipeline.call_notation,
                 kind=fault.value,
             )

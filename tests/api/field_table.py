@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import anthropic.types.message_create_params
 import openai.types.completion_create_params
@@ -29,7 +29,7 @@ from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.spellings import MEANINGS, SERVERS
+from api.dialects.spellings import MEANINGS
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
 PAGE = Path(__file__).parents[2] / "api" / "FIELDS.md"
@@ -91,9 +91,17 @@ def tables() -> dict[str, str]:
     for dialect in DIALECTS:
         rows = [row for row in differing(dialect.schema) if row not in listed]
         listed.update(rows)
-        lines = [f"| `{path}` | {standing} |" for path, standing in rows]
-        found[dialect.heading] = "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *lines])
+        found[dialect.heading] = _table(dialect.heading, rows)
     return found
+
+
+def _table(heading: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return a row for all fields of one standing."""
+    paths: dict[str, dict[str, None]] = {}
+    for path, standing in rows:
+        paths.setdefault(standing, {})[f"`{path}`"] = None
+    lines = [f"| {', '.join(same)} | {standing} |" for standing, same in paths.items()]
+    return "\n".join([heading, "| field | | |", "|---|---|---|", *lines])
 
 
 def differing(schema: type[Body]) -> list[tuple[str, str]]:
@@ -129,16 +137,11 @@ def _refusals(schema: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 
 def _refusal(field: Unsupported) -> str:
-    said = " or ".join(json.dumps(value) for value in (field.also if field.only is None else field.only))
+    said = " or ".join(map(json.dumps, field.also if field.only is None else field.only))
     return f"refused{said and f' unless {said}'} | {field.why}"
 
 
 REFUSALS = "## What no API here has"
-
-
-def refusals() -> str:
-    rows = [f"| `{name}` | {_refusal(field)} |" for name, field in EVERYWHERE.items()]
-    return "\n".join([REFUSALS, "| field | | |", "|---|---|---|", *rows])
 
 
 def _standing(metadata: Sequence[Any]) -> str:
@@ -146,11 +149,10 @@ def _standing(metadata: Sequence[Any]) -> str:
         match mark:
             case Partly(why=why):
                 return f"supported in part | {why}"
-            case WithoutEffect(why=why, named_unless=(*met,)):
-                said = " or ".join(json.dumps(value) for value in met)
-                return f"accepted without effect, named unless {said} | {why}"
-            case WithoutEffect(why=why):
-                return f"accepted without effect | {why}"
+            case WithoutEffect(why=why, named_unless=met):
+                unless = " or ".join(map(json.dumps, met or ()))
+                named = "" if met is None else f", named{unless and f' unless {unless}'}"
+                return f"accepted without effect{named} | {why}"
             case _:
                 pass
     return ""
@@ -161,32 +163,26 @@ def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], s
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, suffix
     for argument in get_args(annotation):
-        yield from models_in(argument, suffix + ("[]" if _is_list(annotation) else ""))
+        yield from models_in(argument, suffix + ("[]" if get_origin(annotation) is list else ""))
 
 
-def _is_list(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is list
-
-
-SPELLINGS = "## Every server's names"
+SPELLINGS = "## Several names"
 
 
 def spellings() -> str:
-    """The table of `api/dialects/spellings.py`. A field of all servers says so in one word."""
-    rows = []
-    for meaning in MEANINGS:
-        title = meaning.title
-        for spelling in meaning.spellings:
-            whose = "all" if spelling.servers == SERVERS else ", ".join(spelling.servers)
-            rows.append(f"| {title} | `{spelling.path}` | {whose} |")
-            title = ""
-    return "\n".join([SPELLINGS, "| what is asked for | field | whose |", "|---|---|---|", *rows])
+    """The table of `api/dialects/spellings.py`."""
+    rows = [
+        f"| {meaning.title} | {', '.join(f'`{path}`' for path in meaning.spellings)} |"
+        for meaning in MEANINGS
+    ]
+    return "\n".join([SPELLINGS, "| what is asked for | fields |", "|---|---|", *rows])
 
 
 def rewrite(text: str) -> str:
     """Return `text` with every table as the schemas have it now."""
     text = replace_table(text, SPELLINGS + "\n", spellings())
-    text = replace_table(text, REFUSALS + "\n", refusals())
+    refused = [(name, _refusal(field)) for name, field in EVERYWHERE.items()]
+    text = replace_table(text, REFUSALS + "\n", _table(REFUSALS, refused))
     for heading, table in tables().items():
         text = replace_table(text, heading + "\n", table)
     return text

@@ -8,7 +8,6 @@ from operator import attrgetter
 from pathlib import Path
 
 from api.options.options import Option, flag, options
-from api.options.other_servers import HERE
 from tests.api.field_table import replace_table
 
 PAGE = Path(__file__).parents[2] / "api" / "OPTIONS.md"
@@ -39,16 +38,8 @@ def _row(option: Option) -> str:
     return f"| `{flag(option.field)}` | {aliases} | {default} | {meaning} |"
 
 
-def others_table() -> str:
-    rows = ["| option of another server | here |", "|---|---|"]
-    for here, members in groupby(HERE, key=HERE.__getitem__):
-        rows.append(f"| {' '.join(f'`{name}`' for name in members)} | {here} |")
-    return "\n".join(rows)
-
-
 def rewrite(text: str) -> str:
-    text = replace_table(text, "| option | also |", table())
-    return replace_table(text, "| option of another server |", others_table())
+    return replace_table(text, "| option | also |", table())
 
 
 if __name__ == "__main__":

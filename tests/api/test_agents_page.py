@@ -1,4 +1,4 @@
-"""What the pages say of agents is what `penstock launch` does; `tests/docs/` sends what they ask."""
+"""What the pages say of agents is what `penstock launch` does; `test_agents.py` sends what they ask."""
 
 from __future__ import annotations
 

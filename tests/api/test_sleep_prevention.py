@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,51 +12,42 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api import sleep_prevention
-from api.sleep_prevention import LINGER_SECONDS, Wakefulness, caffeinate, stay_awake
+from api.sleep_prevention import HOLD_SECONDS, caffeinate, stay_awake
 from tests.end_to_end.serving import eventually
 
 
-def test_the_rule() -> None:
-    rule = Wakefulness()
-    assert not rule.wanted(0.0, False)
-    assert rule.wanted(10.0, True)
-    assert rule.wanted(100.0, True)
-    assert rule.wanted(100.0 + LINGER_SECONDS - 0.1, False)
-    assert not rule.wanted(100.0 + LINGER_SECONDS, False)
+def _runs(requests: Iterable[tuple[float, float]], now: float) -> bool:
+    return any(first <= now <= last for first, last in requests)
 
 
 @trio_test
-async def test_sleep_is_held_off_once_for_requests_that_follow_each_other(
+async def test_sleep_is_held_off_without_a_gap_while_requests_follow_each_other(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Two with a pause of 40 seconds are one time; one that comes ten minutes later is another."""
     requests = ((100.0, 130.0), (170.0, 200.0), (800.0, 801.0))
     begun = trio.current_time()
-    held: list[tuple[float, float]] = []
-
-    def busy() -> bool:
-        return any(first <= trio.current_time() - begun <= last for first, last in requests)
+    holds: list[float] = []
 
     async def hold() -> None:
-        since = trio.current_time() - begun
-        try:
-            await trio.sleep_forever()
-        finally:
-            held.append((since, trio.current_time() - begun))
+        holds.append(trio.current_time() - begun)
 
     with trio.move_on_after(1000):
-        await stay_awake(busy, hold)
-    (first, first_end), (second, second_end) = held
-    assert 100 <= first <= 102
-    assert 200 + LINGER_SECONDS - 2 <= first_end <= 200 + LINGER_SECONDS + 2
-    assert 800 <= second <= 802
-    assert second_end <= 801 + LINGER_SECONDS + 2
+        await stay_awake(lambda: _runs(requests, trio.current_time() - begun), hold)
+
+    def is_held(at: float) -> bool:
+        return any(since <= at < since + HOLD_SECONDS for since in holds)
+
+    assert not any(map(is_held, range(99)))
+    assert all(map(is_held, range(102, 260)))
+    assert not any(map(is_held, range(200 + HOLD_SECONDS + 1, 799)))
+    assert all(map(is_held, range(802, 861)))
+    assert len(holds) == 3
 
 
 @trio_test
 async def test_caffeinate_ends_with_the_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for this process, too: a server that is killed leaves nothing that keeps the Mac awake."""
+    """It ends by itself, too: a server that is killed leaves nothing that keeps the Mac awake."""
     program, said = tmp_path / "caffeinate", tmp_path / "said"
     program.write_text(f'#!/bin/sh\necho $$ "$@" > {said}.new; mv {said}.new {said}; exec sleep 600\n')
     program.chmod(0o755)
@@ -65,13 +57,13 @@ async def test_caffeinate_ends_with_the_hold(tmp_path: Path, monkeypatch: pytest
         await trio.to_thread.run_sync(eventually, said.exists)
         nursery.cancel_scope.cancel()
     pid, *options = said.read_text().split()
-    assert options == ["-i", "-w", str(os.getpid())]
+    assert options == ["-i", "-t", str(HOLD_SECONDS)]
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), signal.SIGCONT)
 
 
 @trio_test
 async def test_a_system_without_it_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleep_prevention, "caffeinate_command", lambda pid: ["no-such-program-of-ours"])
+    monkeypatch.setenv("PATH", "/no/such/folder")
     with trio.fail_after(30):
         await caffeinate()

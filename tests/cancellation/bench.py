@@ -181,9 +181,9 @@ class Bench:
     def check_intake_is_empty(self) -> None:
         """No deadline is watched, no charge is open, no account waits or runs."""
         scheduler = self.scheduler
-        assert len(scheduler._expiry) == 0
+        assert len(scheduler.pool.expiry) == 0
         assert len(scheduler.queue) == scheduler.queue.prompt_tokens == scheduler.queue.tenants == 0
-        assert scheduler.queue.open_charges == 0
+        assert not scheduler.queue._dispatched
 
     def check_nothing_is_left(self) -> None:
         """No table of either process has an entry, by its own statistics."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.errors import DeadlineExceeded, DeadlineUnmeetable, QueueTimeout
+from scheduler.errors import DeadlineExceeded, QueueTimeout
 from scheduler.events import Failed, Finished, Prefilling, TextDelta
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
@@ -165,27 +165,6 @@ async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
         await check_nothing_left(bench)
     ended_by(client, DeadlineExceeded, "in the queue")
     assert bench.observer.admitted == []
-
-
-@trio_test
-async def test_a_deadline_that_cannot_be_met_is_refused_at_once(autojump_clock: MockClock) -> None:
-    """Once the drain rate is known: nothing is queued, no time is lost, and the reason is counted."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        for number in range(20):
-            await bench.come(nursery, Client(ask(f"{number}", max_tokens=9)))
-        # Each takes 0.1 s; the ninth is running.
-        await trio.sleep(0.85)
-        before = trio.current_time()
-        refused = await bench.come(nursery, Client(ask("late", timeout_seconds=0.5)))
-        assert trio.current_time() == before
-        served = await bench.come(nursery, Client(ask("late", timeout_seconds=3)))
-        await trio.sleep(5)
-        await check_nothing_left(bench)
-    assert isinstance(refused.refusal, DeadlineUnmeetable)
-    assert isinstance(served.finals[0], Finished)
-    assert bench.sample("penstock_rejections_total", reason="deadline") == 1
-    assert bench.outcomes() == {"length": 21, "rejected": 1}
 
 
 @settings(max_examples=examples(40), deadline=None)

@@ -6,11 +6,9 @@ Prompts, queue, grammars, parsers, usage and errors are the product's own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from api.served_models import ServedModels
 from scheduler.fleet.fleet import Fleet
@@ -37,37 +35,18 @@ ANSWERS: Mapping[str, str] = {
     ),
     "4 degrees, rain": "It rains in Oslo, at 4 degrees.",
     "What is in the picture?": "I cannot see it: I read text only.",
-    "Make it a stork": (
-        "note.txt\n<<<<<<< SEARCH\nthe heron stands in the reeds\n=======\nthe stork stands in the reeds\n"
-        ">>>>>>> REPLACE\n"
-    ),
     "What is 17 times 23?": (
         "<think>\n17 times 20 is 340, and 17 times 3 is 51.\n</think>\n\n17 times 23 is 391."
     ),
 }
 """The end of a prompt's newest question -> what the model writes, thoughts and calls included."""
-QUESTION = "What does note.txt say?"
-CALLS: Mapping[str, Mapping[str, str]] = {
-    "exec_command": {"cmd": "cat note.txt"},
-    "read_file": {"file_path": "/home/agent/note.txt"},
-    "Read": {"file_path": "/home/agent/note.txt"},
-    "read": {"filePath": "/home/agent/note.txt"},
-}
-"""What it calls then, by the agents' tools, of which one's name begins with another's."""
 CONTEXT_TOKENS = 131_072
 
 
 def _written(number: int, prompt: str) -> str:
     """Return the text of the question that comes last in the prompt, or none if no question is in it."""
-    question = max((*ANSWERS, QUESTION), key=prompt.rfind)
-    if question == QUESTION and question in prompt:
-        return next(_call(*call) for call in CALLS.items() if f"<tool>{call[0]}" in prompt)
+    question = max(ANSWERS, key=prompt.rfind)
     return ANSWERS[question] if question in prompt else ""
-
-
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return what the model writes for an agent that asks what is in a file."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def _models(engine: Playback) -> ServedModels:

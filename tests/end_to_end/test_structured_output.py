@@ -61,24 +61,21 @@ def chat(client: openai.OpenAI, **fields: Any) -> Any:
     "fields",
     [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}},
-        {"extra_body": {"guided_json": SCHEMA}},
-        {"extra_body": {"guided_json": json.dumps(SCHEMA)}},
         {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+        {"extra_body": {"structured_outputs": {"json": json.dumps(SCHEMA)}}},
     ],
 )
 def test_chat_answers_fit_the_schema(client: openai.OpenAI, fields: dict[str, Any]) -> None:
-    """In OpenAI's form and in vLLM's; sampled at temperature 1."""
+    """In OpenAI's form and in vLLM's, a schema or its text; sampled at temperature 1."""
     (choice,) = chat(client, **fields).choices
     assert choice.finish_reason == "stop"
     assert fits(choice.message.content)
 
 
 def test_vllms_other_ways_of_asking_work(client: openai.OpenAI) -> None:
-    """Choices, expressions and grammars, in both of its forms; and any JSON object."""
+    """Choices, expressions and grammars, and any JSON object."""
     asked: list[tuple[dict[str, Any], str]] = [
-        ({"guided_choice": ["left"]}, "left"),
-        ({"guided_regex": "ab{3}c"}, "abbbc"),
-        ({"guided_grammar": 'root ::= "x" "y"'}, "xy"),
+        ({"structured_outputs": {"grammar": 'root ::= "x" "y"'}}, "xy"),
         ({"structured_outputs": {"choice": ["right"]}}, "right"),
         ({"structured_outputs": {"regex": "z{4}"}}, "zzzz"),
         ({"structured_outputs": {"grammar": 'start: "l" "ark"'}}, "lark"),
@@ -114,23 +111,16 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
 
 
 def test_a_small_model_fills_a_schema_and_stops(embedded: Served) -> None:
-    """Greedy, where it would fall into white space; in compact JSON too, and with the client's own white
-    space."""
+    """Greedy, where it would fall into white space."""
     wanted = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
-    asked: list[tuple[dict[str, Any], str]] = [
-        ({}, r" |\n {0,4}"),
-        ({"structured_outputs": {"disable_any_whitespace": True}}, "never"),
-        ({"structured_outputs": {"whitespace_pattern": "\n"}}, r"\n"),
-    ]
-    for fields, gap in asked:
-        status, body = embedded.post(max_tokens=100, temperature=0, response_format=wanted, **fields)
-        assert status == 200
-        (choice,) = body["choices"]
-        assert choice["finish_reason"] == "stop"
-        text = choice["message"]["content"]
-        assert fits(text)
-        between = re.sub(r'"(\\.|[^"\\])*"', "s", text)
-        assert all(re.fullmatch(gap, found) for found in re.findall(r"\s+", between)), text
+    status, body = embedded.post(max_tokens=100, temperature=0, response_format=wanted)
+    assert status == 200
+    (choice,) = body["choices"]
+    assert choice["finish_reason"] == "stop"
+    text = choice["message"]["content"]
+    assert fits(text)
+    between = re.sub(r'"(\\.|[^"\\])*"', "s", text)
+    assert all(re.fullmatch(r" |\n {0,4}", found) for found in re.findall(r"\s+", between)), text
 
 
 def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
@@ -141,7 +131,7 @@ def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
         max_tokens=1000,
         temperature=1,
         seed=3,
-        extra_body={"guided_json": SCHEMA},
+        extra_body={"structured_outputs": {"json": SCHEMA}},
     )
     assert fits(text.choices[0].text)
     wanted: Any = {"type": "json_schema", "name": "place", "schema": SCHEMA}
@@ -216,7 +206,6 @@ def test_a_bad_schema_is_refused_by_its_place(client: openai.OpenAI, claude: ant
             client, response_format=named
         ),
         "tools.0.function.parameters.properties.city.type": lambda: chat(client, tools=[tool]),
-        "guided_json.properties.city.type": lambda: chat(client, extra_body={"guided_json": BAD}),
         "structured_outputs.json.properties.city.type": lambda: client.completions.create(
             model=MODEL, prompt="x", extra_body={"structured_outputs": {"json": BAD}}
         ),
@@ -263,10 +252,13 @@ def test_what_a_loose_schema_loses_is_in_a_header(client: openai.OpenAI) -> None
 def test_a_limit_in_the_middle_of_an_answer_is_a_400_that_names_it(client: openai.OpenAI) -> None:
     """A million letters that the grammar forces; in a stream it is an error event. The next answer comes."""
     doubled = "".join(f"{chr(97 + n)}: {chr(98 + n)} {chr(98 + n)}\n" for n in range(20))
-    extra = {"guided_grammar": f'start: "go" a\n{doubled}u: "x"'}
-    with pytest.raises(openai.BadRequestError, match=r"guided_grammar: .*too complex.*limit 5000") as refused:
+    extra = {"structured_outputs": {"grammar": f'start: "go" a\n{doubled}u: "x"'}}
+    with pytest.raises(openai.BadRequestError, match=r"grammar: .*too complex.*limit 5000") as refused:
         chat(client, extra_body=extra)
-    assert (refused.value.code, refused.value.param) == ("grammar_limit", "guided_grammar")
+    assert (refused.value.code, refused.value.param) == ("grammar_limit", "structured_outputs.grammar")
     with pytest.raises(openai.APIError, match="limit 5000"):
         list(chat(client, extra_body=extra, stream=True))
-    assert chat(client, extra_body={"guided_choice": ["left"]}).choices[0].message.content == "left"
+    assert (
+        chat(client, extra_body={"structured_outputs": {"choice": ["left"]}}).choices[0].message.content
+        == "left"
+    )

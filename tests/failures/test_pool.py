@@ -294,10 +294,10 @@ async def test_a_request_that_leaves_while_it_awaits_an_engine_is_forgotten(
         await engines.until(lambda: len(engines.scheduler.pool) == 2)
         for number in range(count):
             engines.launchers[number].kill()
-        await engines.until(lambda: len(engines.scheduler.pool.effects._awaiting) == 2)
+        await engines.until(lambda: len(engines.scheduler.pool._awaiting) == 2)
         leaver.leave()
         await engines.scheduler.wait_idle()
-        assert len(engines.scheduler.pool.effects._awaiting) == 0
+        assert len(engines.scheduler.pool._awaiting) == 0
     assert leaver.finals == []
     assert [type(final) for final in late.finals] == [Failed]
 

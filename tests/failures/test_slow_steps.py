@@ -133,9 +133,9 @@ async def test_in_a_quarantine_all_say_the_same(autojump_clock: MockClock) -> No
         words = "a request with which engines died, which computes alone (512 of 1518 prompt tokens)"
         assert statistics.clearing == words
         assert late.stream is not None
-        assert late.stream.progress == Queued(0, words)
+        assert late.stream.progress == Queued(words)
         assert second.stream is not None
-        assert second.stream.progress == Queued(0, "an engine that resumes it: its own died")
+        assert second.stream.progress == Queued("an engine that resumes it: its own died")
         await bench.scheduler.wait_idle()
         assert operations.statistics().clearing is None
     for client in (first, second, third, late):

@@ -48,7 +48,6 @@ def make_scheduler(
     folder: ModelFolder = FOLDER,
     preparation: Preparation | None = None,
     kv_cache_bytes: int = -1,
-    continuous: Callable[[], float] = trio.current_time,
     engine: EngineConfig | None = None,
     engines: int = 1,
     load_at_start: bool = True,
@@ -89,7 +88,6 @@ def make_scheduler(
         EngineProvision(launchers, share_of),
         in_place,
         metrics=metrics or Metrics().of_model("tiny"),
-        continuous=continuous,
     )
 
 

@@ -76,7 +76,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat, a call required": (CHAT, {"messages": ASKED_TIME, "tools": TOOLS, "tool_choice": "required"}),
     "chat, turns": (CHAT, {"messages": TURNS, "tools": TOOLS, "parallel_tool_calls": False}),
     "chat, schema": (CHAT, {"messages": MESSAGES, "response_format": HELD}),
-    "chat, regex": (CHAT, {"messages": MESSAGES, "guided_regex": "a+"}),
+    "chat, regex": (CHAT, {"messages": MESSAGES, "structured_outputs": {"regex": "a+"}}),
     "completions": (TEXT, {"prompt": "Hello", "max_tokens": 5, **SAMPLING, **VLLMS}),
     "completions, logprobs": (TEXT, {"prompt": "Hello", "max_tokens": 5, "logprobs": 1}),
     "completions, several": (TEXT, {"prompt": ["Hello", "you"], "max_tokens": 5, "n": 2}),

@@ -63,7 +63,6 @@ def prometheus(target: str, folder: Path) -> Iterator[Prometheus]:
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'tsdb'}",
                 f"--web.listen-address=127.0.0.1:{port}",
-                "--enable-feature=exemplar-storage",
             ],
             stdout=log,
             stderr=log,

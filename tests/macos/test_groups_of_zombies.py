@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from typing import NoReturn
 
 import pytest
 import trio
 from trio.testing import trio_test
 
-from api.cli import started_server
 from loadtests import launch
 
 
@@ -23,12 +21,6 @@ def zombies(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "killpg", refuse)
-
-
-def test_a_server_that_a_command_has_started() -> None:
-    child = subprocess.Popen(["sleep", "600"])
-    started_server._end(child)
-    assert child.returncode is not None
 
 
 @trio_test

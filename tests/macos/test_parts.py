@@ -33,7 +33,6 @@ PARTS = (
         for path in sorted((ROOT / "tests/api/cli/service").glob("test_*.py"))
         if path.name != "test_launchd.py"  # It is a Mac's wherever it runs.
     ),
-    "tests/api/cli/test_started_server.py",
     "tests/api/http/test_service_notice.py",
     "tests/api/test_sleep_prevention.py",
 )

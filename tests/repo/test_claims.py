@@ -17,7 +17,6 @@ from api.access.auth import OPEN_PATHS, is_open
 from api.answers.blocks import BLOCK, FEEDERS
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.json_pieces import SLICE_BYTES
-from api.bodies.media import LARGEST_LOOKED_AT_BYTES, LOOKED_AT_BYTES
 from api.bodies.unknown_fields import MAX_NAMES
 from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.json_route import INLINE_BYTES, INLINE_OBJECTS, INLINE_VALUES
@@ -42,7 +41,6 @@ from scheduler.prompt.preparation import MAX_PROMPT_LOGPROBS
 from scheduler.requests import answer_reading, record, time_line
 from scheduler.shared.hello import TOKEN_BYTES
 from scheduler.shared.keep_alive import SILENCE_SECONDS
-from scheduler.shared.pins import MOST_PINS
 from scheduler.shared.waits import REASONS
 from scheduler.statistics import EngineCondition
 from scheduler.telemetry.history import KEPT_SAMPLES
@@ -53,7 +51,6 @@ MIB = 1 << 20
 FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), SupervisionConfig()
 
 CLAIMS = [
-    ("docs/features.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
     ("docs/capacity.md", "{} of what Metal recommends", limits._OF_DEVICE),
     ("docs/capacity.md", "buffers** are {} % of the limit", round(limits._POOL * 100)),
     ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),
@@ -65,14 +62,11 @@ CLAIMS = [
     ("docs/troubleshooting.md", "times in {} seconds", RECOVERY.death_window_seconds),
     ("docs/troubleshooting.md", "until it has lived for {};", SUPERVISION.stable_seconds),
     ("docs/troubleshooting.md", "a suspect at {} deaths in a row", RECOVERY.max_request_deaths),
-    ("docs/prefix-cache.md", "(at most {} an engine)", MOST_PINS),
     ("docs/adapters.md", "There may be {} adapters", MAX_ADAPTERS),
     ("docs/scheduler-report.md", "among the last {} that ended", KEPT),
     ("docs/logprobs.md", "more than {} MiB", MAX_HELD_BYTES // MIB),
     ("docs/logprobs.md", "at most {} values", MAX_PROMPT_LOGPROBS),
     ("docs/logprobs.md", "slices of {} KB", SLICE_BYTES >> 10),
-    ("docs/media.md", "the first {} KiB of the data", LOOKED_AT_BYTES >> 10),
-    ("docs/media.md", "a part above {} MiB", LARGEST_LOOKED_AT_BYTES // MIB),
     ("docs/embeddings.md", "up to {} texts or lists of ids", str(MAX_INPUTS)),
     ("docs/embeddings.md", "{} texts at a time", BLOCK * FEEDERS),
     ("api/FIELDS.md", "(up to {}, by their paths", MAX_NAMES),

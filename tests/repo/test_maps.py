@@ -42,7 +42,7 @@ QUESTIONS = {
     "Which waiting request is next?": ("scheduler/intake/fair_queue.py", "FairQueue"),
     "When does a client get 503 or 429?": ("scheduler/intake/admission.py", "Admission"),
     "Which states has a request?": ("scheduler/requests/lifecycle.py", "State"),
-    "Where is the output processor?": ("scheduler/requests/multiplexer.py", "Multiplexer"),
+    "Where is the output processor?": ("scheduler/engines/multiplexer.py", "Multiplexer"),
     "Where is the incremental detokenizer?": ("scheduler/answer/detokenizer.py", "Detokenizer"),
     "Where are tool calls parsed?": ("scheduler/answer/tool_calls/reading.py", "CallReader"),
     "Which tool and reasoning parser does a model get?": (

@@ -28,9 +28,9 @@ _STATE = TextColumn("{task.fields[state]}", markup=False)
 def batch(source: BinaryIO, target: Path, url: str | None, api_key: str | None, model: str | None) -> None:
     """Send a file of requests, one a line as OpenAI's batches have them, and write their answers.
 
-    Requests with a common beginning go one after another, as many at once as the server has room for;
-    Penstock serves them behind all others. Ended at any moment, the same command goes on where it was: each
-    request is answered once. Refused requests have their error in OUT.jsonl, and are not sent again.
+    They go as many at once as the server has room for; Penstock serves them behind all others. Ended at any
+    moment, the same command goes on where it was: each request is answered once. Refused
+    requests have their error in OUT.jsonl, and are not sent again.
     """
     server = find(address(url, api_key, os.environ))
     if model is not None:

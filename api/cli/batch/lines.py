@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Container, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -14,9 +14,6 @@ import httpx
 from api.cli.errors import OperatorError
 
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank")
-_BEGINNING = ("model", "tools", "messages", "prompt", "input", "query")
-_HEADS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-"""Characters of a prompt of which a common beginning counts."""
 _MOST_FAULTS = 5
 _ANSWER = b'{"id": '
 """The beginning of each line that `append` writes."""
@@ -32,17 +29,18 @@ class Line(NamedTuple):
 
 
 def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
-    """Return the requests without an answer, those with a common beginning one after another. Raise
-    OperatorError, which names the first lines that are no requests: then nothing is sent."""
-    found: list[tuple[tuple[int, ...], Line]] = []
-    heads: dict[str, int] = {}
+    """Return the requests without an answer. Raise OperatorError, which names the first lines that are no
+    requests: then nothing is sent."""
+    if not source.seekable():
+        raise OperatorError("a batch reads its requests twice: give it a file, not a pipe")
+    found: list[Line] = []
     seen: set[str] = set()
     faults: list[str] = []
     at = 0
     for number, text in enumerate(source, 1):
         try:
             if text.strip() and (entry := _request(text, seen))["custom_id"] not in answered:
-                found.append((_family(entry, heads), Line(entry["custom_id"], entry["url"], at)))
+                found.append(Line(entry["custom_id"], entry["url"], at))
         except ValueError as error:
             faults.append(f"line {number} {error}")
             if len(faults) == _MOST_FAULTS:
@@ -50,7 +48,7 @@ def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
         at += len(text)
     if faults:
         raise OperatorError("; ".join(faults))
-    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+    return found
 
 
 def _request(text: bytes, seen: set[str]) -> dict[str, Any]:
@@ -73,13 +71,6 @@ def _request(text: bytes, seen: set[str]) -> dict[str, Any]:
     return entry
 
 
-def _family(entry: Mapping[str, Any], heads: dict[str, int]) -> tuple[int, ...]:
-    """Return a key that sorts requests with a common beginning together, in the order in which the beginnings
-    first come. `heads` numbers them by their hashes."""
-    text = json.dumps([entry["url"], *(entry["body"].get(name) for name in _BEGINNING)])
-    return tuple(heads.setdefault(f"{most} {hash(text[:most])}", len(heads)) for most in _HEADS)
-
-
 @contextmanager
 def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
     """Yield the file, for `append`, and each answer's status. A line that a killed run left half is cut off.
@@ -88,6 +79,8 @@ def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
     whole = 0
     with ExitStack() as stack:
         try:
+            if path.exists() and not path.is_file():
+                raise OperatorError(f"{path} is no file")
             file = stack.enter_context(path.open("a+b"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -107,10 +100,12 @@ def answers_file(path: Path) -> Iterator[tuple[BinaryIO, dict[str, int]]]:
                 raise OperatorError(f"{path} has something else than answers in line {number}") from error
         file.truncate(whole)
         yield file, answered
+        with suppress(OSError):  # A line that found no room: the file's own close is silent then.
+            file.close()
 
 
 def append(file: BinaryIO, line: Line, answer: httpx.Response) -> None:
-    """Write the line of an answer, as OpenAI's."""
+    """Write the line of an answer, as OpenAI's. Raise OSError if there is no room for it."""
     try:
         body = answer.json()
     except ValueError:

@@ -65,7 +65,7 @@ class Sending:
 
     async def run(self, lines: Iterable[Line]) -> None:
         """Return when all have their answers, at one of the signals `ENDING`, or when the server has had no
-        room for any for ten minutes."""
+        room for any for ten minutes, or the disk none for an answer."""
         todo, self._last_answer_at = iter(lines), trio.current_time()
         with trio.open_signal_receiver(*ENDING) as signals, self._over:
             async with (
@@ -88,10 +88,14 @@ class Sending:
                 answer = await self._ask(line, http)
                 if answer.status_code < 500 and answer.status_code != _TOO_SLOW:
                     break
+            try:
+                append(self.answers, line, answer)
+            except OSError as error:
+                self._give_up(f"{self.answers.name} cannot be written: {error.strerror or error}")
+                return
             self.statuses[answer.status_code] += 1
             if not self._resumes_at or self.statuses.total() % self.room.total_tokens == 0:
                 self.room.total_tokens = min(MOST_AT_ONCE, self.room.total_tokens + 1)
-            append(self.answers, line, answer)
             if answer.status_code != 200 and len(self.refused) < _MOST_NAMED:
                 self.refused.append(f"{line.custom_id}: {refusal(answer.status_code, answer.content)}")
             self.progressed()
@@ -115,14 +119,17 @@ class Sending:
                     self._waits_for = trouble(self.server.address, error)
                 now, under_way = trio.current_time(), self.room.borrowed_tokens
                 if under_way == 1 and now - self._last_answer_at > _PATIENCE_SECONDS:
-                    self.gave_up = self._waits_for
-                    self._over.cancel()
+                    self._give_up(self._waits_for)
                 if now >= self._resumes_at:
                     self.room.total_tokens = max(1, under_way // 2)
                     # A date, which few servers send, says nothing.
                     named = min(_PATIENCE_SECONDS, float(retry_after)) if retry_after.isdecimal() else 0.0
                     self._resumes_at = now + max(self._pause_seconds, named)
                     self._pause_seconds = min(_MOST_PAUSE_SECONDS, 2 * self._pause_seconds)
+
+    def _give_up(self, why: str) -> None:
+        self.gave_up = why
+        self._over.cancel()
 
     def _body(self, line: Line) -> str:
         """Return the request's body. What JSON has not, the server refuses."""

@@ -47,7 +47,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A folder that serving writes to. `free_bytes` is -1 if unknown."""
+    """A folder that serving writes to."""
 
     what: str
     folder: Path
@@ -184,11 +184,8 @@ def _health(number: int) -> str | None:
 def disk(what: str, folder: Path) -> Disk:
     """Return the facts of the folder, or of the nearest existing one above it; create nothing."""
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    try:
-        free_bytes = shutil.disk_usage(there).free
-    except OSError:
-        free_bytes = -1
-    return Disk(what, folder, free_bytes, there.is_dir() and os.access(there, os.W_OK | os.X_OK))
+    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return Disk(what, folder, shutil.disk_usage(there).free, writable)
 
 
 def last_log(folder: Path) -> Log | None:

@@ -20,7 +20,6 @@ _SMALL_WORKING_SET = 0.7
 _LARGE_MAC_BYTES = 32_000_000_000
 _MOST_UNFIT = 8
 """Models that cannot be served, of which each is a finding."""
-_REMEDY = re.compile(r"(?P<reason>.*): (?P<todo>(?:download|serve|take|upgrade) .*)")
 _LEFT_FOR_SYSTEM = 0.85
 
 
@@ -135,10 +134,6 @@ def _working_set(facts: Facts) -> Iterator[Finding]:
         yield Finding("ok", "working set", what)
 
 
-def _ports(facts: Facts) -> Iterator[Finding]:
-    yield from map(_port, facts.ports)
-
-
 def _port(port: Port) -> Finding:
     name, other = f"port {port.number}", "serve --port N"
     match port.state:
@@ -155,20 +150,14 @@ def _port(port: Port) -> Finding:
             return Finding("problem", name, f"cannot be listened on: {port.remark}", other)
 
 
-def _disks(facts: Facts) -> Iterator[Finding]:
-    yield from map(_disk, facts.disks)
-
-
 def _disk(disk: Disk) -> Finding:
     where = f"{disk.what} in {disk.folder}"
     if not disk.writable:
         variable = {"models": "HF_HOME"}.get(disk.what, "XDG_CACHE_HOME")
         return Finding("note", "disk", f"{where}: not writable", f"chown it, or set {variable} to another")
-    if disk.free_bytes < 0:
-        return Finding("note", "disk", f"{where}: nobody knows how much is free")
     free = f"{where}: {gigabytes(disk.free_bytes)} free"
     if disk.free_bytes < _LITTLE_DISK_BYTES:
-        return Finding("note", "disk", free, "penstock rm MODEL, or other files")
+        return Finding("note", "disk", free, "hf cache rm model/ID, or other files")
     return Finding("ok", "disk", free)
 
 
@@ -195,23 +184,17 @@ def _models(facts: Facts) -> Iterator[Finding]:
     )
     unfit = [one for one in facts.models if one.reason]
     for one in unfit[:_MOST_UNFIT]:
-        what, todo = _reason_and_remedy(one)
-        yield Finding("note", one.model.name, what, todo)
+        yield Finding("note", one.model.name, one.reason, _remedy(one))
     if len(unfit) > _MOST_UNFIT:
         yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
 
 
-def _reason_and_remedy(one: ModelOnDisk) -> tuple[str, str]:
-    """Return why a model cannot be served, and what to do: what the reason itself ends with, if it does."""
-    if one.model.is_model and one.plan is not None and not one.plan.fits:
-        return one.reason, "a smaller or quantised one: mlx_lm.convert -q"
-    found = _REMEDY.fullmatch(one.reason)
-    if found is not None and (one.model.source != "hub" or not found["todo"].startswith("download")):
-        return found["reason"], found["todo"]
-    if one.model.source == "hub":
-        again = f"penstock pull {one.model.name.split('@')[0]}, or penstock rm {one.model.name}"
-        return (one.reason if found is None else found["reason"]), again
-    return one.reason, ""
+def _remedy(one: ModelOnDisk) -> str:
+    """Return what to do about a model that cannot be served, if its reason does not end with it."""
+    if one.plan is not None:
+        return "a smaller or quantised one: mlx_lm.convert -q"
+    is_cut = one.model.source == "hub" and re.search("cut|download", one.reason)
+    return f"penstock pull {one.model.name.split('@')[0]}" if is_cut else ""
 
 
 _PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -219,8 +202,8 @@ _PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _device,
     _memory,
     _working_set,
-    _ports,
-    _disks,
+    lambda facts: map(_port, facts.ports),
+    lambda facts: map(_disk, facts.disks),
     _variables,
     _log,
     _models,

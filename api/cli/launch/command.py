@@ -1,10 +1,8 @@
-"""`penstock launch`: start an agent's command line at a running server, or at one started for it."""
+"""`penstock launch`: start an agent's command line at a running server."""
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -12,13 +10,11 @@ from dataclasses import replace
 
 import click
 import httpx
-from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.launch import foreground
 from api.cli.launch.agents import AGENTS, Agent, Setup, output_tokens, target_of
-from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
-from api.cli.started_server import found_or_started
+from api.cli.running_server import ListedModel, RunningServer, address, find, server_options
 from api.smollm2 import model as smollm2
 from scheduler.models.embedded_model import EMBEDDED_NAME
 
@@ -46,17 +42,6 @@ def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict
     named = [part.strip() for part in environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")]
     excepted = ",".join(dict.fromkeys([*filter(None, named), host]))
     return {"NO_PROXY": excepted, "no_proxy": excepted}
-
-
-def shell_text(setup: Setup, command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Return what a user could type instead: `command` is the agent and all of its arguments."""
-    lines = []
-    for variable, content in setup.files.items():
-        lines.append(f'export {variable}="$(mktemp -d)/settings.json"')
-        lines.append(f"cat > \"${variable}\" <<'END'\n{json.dumps(content)}\nEND")
-    removed = [word for name in setup.removed if name in environment for word in ("-u", name)]
-    given = [f"{name}={value}" for name, value in setup.environment.items()]
-    return "\n".join([*lines, shlex.join(["env", *removed, *given, *command])])
 
 
 def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
@@ -95,15 +80,13 @@ def warning(agent: Agent, model: ListedModel) -> str | None:
 @click.option(
     "--model",
     metavar="NAME",
-    help="One of the served models; of a server that is started for it, the model's folder or hub id."
-    "  [default: the first]",
+    help="One of the served models.  [default: the first]",
 )
 @click.option(
     "--small-model",
     metavar="NAME",
     help="For titles, summaries and the like.  [default: the second served model, or --model]",
 )
-@click.option("--print", "printed", is_flag=True, help="Show what would be run, as a shell command.")
 @click.argument("agent", type=click.Choice(list(AGENTS)))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -111,38 +94,19 @@ def launch(
     api_key: str | None,
     model: str | None,
     small_model: str | None,
-    printed: bool,
     agent: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Start an agent that works with this server.
 
     It gets the server's address, its models and their limits from its environment and its arguments; your own
-    configuration stays as it is. Without a running server, one is started, and ends with the agent.
+    configuration stays as it is.
     """
     chosen, environment = AGENTS[agent], dict(os.environ)
-    where = address(url, api_key, environment)
-    if printed:
-        try:
-            server = find(where)
-        except NoServer as error:
-            raise OperatorError(f"{error}; `penstock serve` starts one, --print does not") from error
-        server.need_penstock("launch")
-        setup = setup_of(chosen, server, model, small_model, environment)
-        click.echo(shell_text(setup, (agent, *setup.arguments, *arguments), environment))
-        return
-    executable, console = _executable(chosen, environment), Console(stderr=True)
-    serve = () if model is None else ("--model", model)
-    with found_or_started(where, serve, console, environment) as server:
-        server.need_penstock("launch")
-        is_own = server.url != where.url
-        # A server started here may serve the model by a shorter name.
-        wanted = None if is_own else model
-        setup = setup_of(chosen, server, wanted, small_model, environment)
-        served = server.model(wanted)
-        if is_own:
-            click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
-        if notice := warning(chosen, served):
-            click.echo(f"penstock: {notice}", err=True)
-        code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
-    sys.exit(code)
+    executable = _executable(chosen, environment)
+    server = find(address(url, api_key, environment))
+    server.need_penstock("launch")
+    setup = setup_of(chosen, server, model, small_model, environment)
+    if notice := warning(chosen, server.model(model)):
+        click.echo(f"penstock: {notice}", err=True)
+    sys.exit(foreground.run(setup, (executable, *setup.arguments, *arguments), environment))

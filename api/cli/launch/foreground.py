@@ -1,6 +1,6 @@
 """Run an agent as a child that owns the terminal: it gets the signals, and its exit code is returned.
 
-It does not replace this process by exec, which must remove temporary files and perhaps end a server after it.
+It does not replace this process by exec, which must remove temporary files after it.
 """
 
 from __future__ import annotations

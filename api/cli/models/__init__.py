@@ -1,1 +1,1 @@
-"""`penstock models`, `pull`, `rm` and `show`: the models on this machine."""
+"""`penstock models`, `pull` and `show`: the models on this machine."""

@@ -41,8 +41,6 @@ class DiskModel:
     """Size of its files; two revisions may share some."""
     partial_bytes: int = 0
     """Size of downloads that were cut, which `pull` resumes."""
-    revision: str = ""
-    """The hub's commit."""
     reason: str = ""
     """Why it cannot be served, as far as its files show; empty if it can."""
     model_type: str = ""
@@ -215,7 +213,7 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
             # A lone snapshot without any reference is a download under way.
             is_main = snapshot.name == main or (len(snapshots) == 1 and not _children(repository / "refs"))
             own = name if is_main else f"{name}@{snapshot.name[:12]}"
-            yield DiskModel(own, snapshot, "hub", partial_bytes=partial, revision=snapshot.name)
+            yield DiskModel(own, snapshot, "hub", partial_bytes=partial)
 
 
 def _folder_places(folders: Iterable[Path]) -> Iterator[DiskModel]:

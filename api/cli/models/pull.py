@@ -18,7 +18,6 @@ import click
 from api.cli.errors import OperatorError
 from api.cli.models import disk_models
 from api.cli.terminal import exit_code
-from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
 from api.typed_command import typed
 from scheduler.errors import StartupError
@@ -77,7 +76,7 @@ def fetch(model: str, revision: str) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     if model.count("/") != 1:
-        raise OperatorError(f"{model!r} is no hub id: write it as owner/name{own_name_alike(model)}")
+        raise OperatorError(f"{model!r} is no hub id: write it as owner/name")
     cache = disk_models.hub_cache()
     try:
         info = HfApi().model_info(model, revision=revision, files_metadata=True)
@@ -115,7 +114,7 @@ def _check_room(model: str, info: Any, cache: Path) -> None:
     if missing and missing + _SPARE_BYTES > (free := shutil.disk_usage(place).free):
         raise OperatorError(
             f"{model} needs {gigabytes(missing)} more in {cache}, and {gigabytes(_SPARE_BYTES)} to spare;"
-            f" {gigabytes(free)} are free:\nmake room (penstock models, penstock rm), or set HF_HOME"
+            f" {gigabytes(free)} are free:\nmake room (penstock models, hf cache rm), or set HF_HOME"
         )
 
 

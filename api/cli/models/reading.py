@@ -14,7 +14,6 @@ from api.cli.machine import Answers, Machine
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan, memory_plan
-from api.options.model_list import own_name_alike
 from api.smollm2 import model as smollm2
 
 folders_option = click.option(
@@ -68,8 +67,5 @@ def find_one(text: str, folders: Sequence[Path] = ()) -> DiskModel:
     if (model := disk_models.named(text, folders)) is None:
         known = text == smollm2.NAME or text.count("/") == 1
         more = f"`penstock pull {text}` gets it" if known else "`penstock pull` gets more"
-        raise OperatorError(
-            f"no model {text!r} is on this machine: `penstock models` lists them, {more}"
-            f"{own_name_alike(text)}"
-        )
+        raise OperatorError(f"no model {text!r} is on this machine: `penstock models` lists them, {more}")
     return model

@@ -11,7 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     StrictBool,
-    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -19,7 +18,7 @@ from pydantic import (
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.unsupported import CITED
 from api.dialects.foreign import line, name_unread, readable, with_known_role
 from api.dialects.openai.messages import (
@@ -100,7 +99,7 @@ def _is_known(block: Any) -> bool:
 
 def _line(block: dict[str, Any]) -> dict[str, Any]:
     kind, text = block.get("type"), line(block)
-    if kind not in CHANGES and not (kind == "compaction" and text):
+    if not (kind == "compaction" and text):
         name_unread(block, kind)
     return {"type": "text", "text": text}
 
@@ -109,8 +108,6 @@ def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     return readable(value, read, _line)
 
 
-CHANGES = ("tool_addition", "tool_removal")
-"""Types of blocks that say which tools the model has from there on (`tool_changes.py`)."""
 _KNOWN = frozenset(
     (
         *("text", "image", "document", "thinking", "redacted_thinking"),
@@ -147,33 +144,20 @@ class Source(Body):
                 return value
 
 
-class _Media(_Block):
-    """What a text model cannot read, or a document that is text."""
-
-    source: Source
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
-        source = value.get("source") if isinstance(value, dict) else None
-        kind = source.get("type") if isinstance(source, dict) else None
-        if kind not in ("text", "content") and (info.context or {}).get("media") == "refuse":
-            raise unsupported("this model reads text only")
-        return value
-
-
-class Image(_Media):
+class Image(_Block):
     type: Literal["image"]
+    source: Source
 
     @property
     def as_text(self) -> str:
         return media.note("image", self.source.data)
 
 
-class Document(_Media):
+class Document(_Block):
     unsupported = CITED
 
     type: Literal["document"]
+    source: Source
     title: str | None = None
     context: str | None = None
 

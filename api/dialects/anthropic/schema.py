@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from api.bodies.body import Body
 from api.bodies.fields import Listed, Partly, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
-from api.dialects.anthropic.tool_changes import changed_tools
 from api.dialects.anthropic.tools import CustomTool, as_offered
 from api.dialects.foreign import name_unread
 from api.dialects.openai.structured import StructuredFields
@@ -42,12 +41,13 @@ class ToolChoice(Body):
         return self
 
 
-def _name_edits(value: Any) -> None:
+def _with_named_edits(value: Any) -> Any:
     """Name the edits of the context that are not made: those that remove something."""
     edits = value.get("edits") if isinstance(value, dict) else None
     for edit in edits if isinstance(edits, list) else ():
         if isinstance(edit, dict) and edit.get("keep") != "all":
-            name_unread(edit, edit.get("type"), known=True)
+            name_unread(edit, edit.get("type"))
+    return value
 
 
 class CountTokensRequest(ThinkingFields, StructuredFields):
@@ -67,18 +67,10 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     tool_choice: ToolChoice | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
-        Any, WithoutEffect("edits that remove something are named, and not made")
+        Any,
+        BeforeValidator(_with_named_edits),
+        WithoutEffect("edits that remove something are named, and not made"),
     ] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_changed_tools(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        _name_edits(value.get("context_management"))
-        tools = value.get("tools")
-        changed = changed_tools(tools, value.get("messages"))
-        return value if changed is tools else {**value, "tools": changed}
 
     @model_validator(mode="after")
     def _ends_with_what_can_be_answered(self) -> CountTokensRequest:

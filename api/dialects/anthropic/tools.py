@@ -36,14 +36,6 @@ class CustomTool(Body):
     allowed_callers: Annotated[Any, WithoutEffect("only the model calls tools")] = None
 
 
-_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
-
-
-def is_hosted(tool: dict[str, Any]) -> bool:
-    kind = tool.get("type")
-    return isinstance(kind, str) and kind.startswith(_HOSTED)
-
-
 def as_offered(tools: Any) -> Any:
     """Offer typed tools that a client runs as custom ones. Leave out what only Anthropic's server runs, or
     only its code calls, and what is not known: the offer does not require its use."""
@@ -56,11 +48,11 @@ def as_offered(tools: Any) -> Any:
             continue
         kind, callers = tool.get("type"), tool.get("allowed_callers")
         if isinstance(callers, list) and callers and "direct" not in callers:
-            name_unread(tool, ",".join(map(str, callers)), "allowed_callers", known=True)
+            name_unread(tool, ",".join(map(str, callers)), "allowed_callers")
         elif kind in (None, "custom"):
             kept.append(tool)
         elif (custom := as_custom(tool)) is not None:
             kept.append(custom)
         else:
-            name_unread(tool, kind, known=is_hosted(tool))
+            name_unread(tool, kind)
     return kept

@@ -13,7 +13,7 @@ from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, Re
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
-from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW, THINKING_BUDGET, token_bound_of
+from api.dialects.spellings import THINKING_BUDGET, token_bound_of
 from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.repetition import NEVER, Repetition
@@ -61,7 +61,7 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
         "sampling": _sampling(body, defaults),
         "stop": tuple(body.stop or ()),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
-        "includes_stop": body.include_stop_str_in_output or body.no_stop_trim,
+        "includes_stop": body.include_stop_str_in_output,
         "ignore_eos": body.ignore_eos,
         "min_tokens": body.min_tokens,
         "repetition": _repetition(body.repetition_detection),
@@ -84,8 +84,7 @@ def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
         body,
         # A request without a seed gets one: its tokens can then be computed again after an engine's death.
         seed=secrets.randbits(63) if body.seed is None else body.seed & MAX_SEED,
-        repetition_penalty=REPETITION_PENALTY.value_of(body),
-        repetition_context=max(0, REPETITION_WINDOW.value_of(body) or 0),
+        repetition_context=body.repetition_context_size or 0,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),
     )
 

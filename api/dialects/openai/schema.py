@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_v
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect, unsupported
-from api.bodies.sampling_values import RepetitionPenalty, SamplingFields
+from api.bodies.sampling_values import SamplingFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
@@ -30,8 +30,6 @@ MAX_STOP_TOKENS = 256
 
 _BOOKKEEPING = "used only for the provider's own accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
-_WHOLE_CONTEXT = "the penalty always counts the whole context"
-_CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
 NO_PADDING = "the server does not pad stream events"
 _PREDICTION = Partly(
     "it saves time and changes no token; it is cut"
@@ -91,32 +89,8 @@ class DecodingFields(SpelledFields, SamplingFields):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
-    # mlx_lm.server's fields. Without the first, the penalty counts the whole context, as in vLLM.
+    # mlx_lm.server's. Without it, the penalty counts the whole context, as in vLLM.
     repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
-    frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
-    # llama.cpp's, Ollama's and LM Studio's.
-    repeat_penalty: RepetitionPenalty | None = None
-    repeat_last_n: Annotated[int | None, Partly("more than 0, or -1 for the whole context")] = Field(
-        default=None, ge=-1, le=2**31 - 1
-    )
-    # SGLang's.
-    no_stop_trim: StrictBool = False
-
-    @field_validator("repeat_last_n")
-    @classmethod
-    def _some_window(cls, value: int | None) -> int | None:
-        if value == 0:
-            raise unsupported("0 turns the penalty off: leave out the penalty")
-        return value
-
-    @field_validator("presence_context_size", "frequency_context_size")
-    @classmethod
-    def _of_no_penalty(cls, value: int | None, info: ValidationInfo) -> int | None:
-        penalty = str(info.field_name).replace("context_size", "penalty")
-        if value is not None and info.data.get(penalty) not in (None, 0.0):
-            raise unsupported(_WHOLE_CONTEXT)
-        return value
 
 
 class AccountFields(Body):
@@ -131,6 +105,7 @@ class AccountFields(Body):
         str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=())] = None
 
 
 class CompletionFields(BoundFields, StructuredFields, DecodingFields):

@@ -1,8 +1,7 @@
-"""Structured output: constraints on an answer's text, in every server's fields."""
+"""Structured output: constraints on an answer's text, in the fields of each API."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
@@ -13,13 +12,11 @@ from api.bodies.fields import JsonObject, Partly, WithoutEffect
 from api.bodies.unsupported import STRUCTURED_OUTPUTS
 from api.dialects.openai.thinking import Effort
 from api.dialects.spellings import CONSTRAINT, SpelledFields
-from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
+from scheduler.structure import ANY_OBJECT, JsonText, Structure
 
 MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
-MAX_WHITE_SPACE_CHARACTERS = 256
-"""Bound on the pattern's length, not on what it matches."""
 
 
 def _read_schema(value: Any) -> Any:
@@ -37,7 +34,6 @@ def _read_schema(value: Any) -> Any:
 
 _WRAPPER = frozenset({"name", "description", "strict", "schema"})
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
-WhiteSpacePattern = Annotated[str, Field(max_length=MAX_WHITE_SPACE_CHARACTERS)]
 Texts = Annotated[
     list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]],
     Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True),
@@ -105,8 +101,7 @@ class OutputConfig(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's constraints: one of the first five fields, or white space for the JSON that `response_format`
-    asks for."""
+    """vLLM's constraints: one of these."""
 
     unsupported = STRUCTURED_OUTPUTS
 
@@ -115,43 +110,16 @@ class StructuredOutputs(Body):
     choice: Texts | None = None
     grammar: GrammarText | None = None
     json_object: StrictBool | None = None
-    disable_any_whitespace: StrictBool = False
-    whitespace_pattern: WhiteSpacePattern | None = None
-
-    def white_space(self) -> WhiteSpace | None:
-        """Return the white space allowed between the tokens of JSON, or None if the body does not say. Raise
-        ValueError if it asks both for none and for some."""
-        if self.disable_any_whitespace:
-            if self.whitespace_pattern:
-                raise ValueError(
-                    "structured_outputs: send disable_any_whitespace or whitespace_pattern, not both"
-                )
-            return WhiteSpace("", "structured_outputs.disable_any_whitespace")
-        return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
-
-
-def _named_or_absent(value: Any) -> Any:
-    return None if value == "" else value
 
 
 class StructuredFields(SpelledFields):
-    """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
+    """The fields of a body that constrain the answer's text (`dialects/spellings.py`)."""
 
     response_format: Format | None = None
     text: TextOptions | None = None
     output_config: OutputConfig | None = None
     output_format: SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: SchemaOrText | None = None
-    guided_regex: GrammarText | None = None
-    guided_choice: Texts | None = None
-    guided_grammar: GrammarText | None = None
-    guided_whitespace_pattern: WhiteSpacePattern | None = None
-    json_schema: SchemaOrText | None = None
-    grammar: GrammarText | None = None
-    regex: GrammarText | None = None
-    ebnf: GrammarText | None = None
-    format: Annotated[Literal["json"] | JsonObject | None, BeforeValidator(_named_or_absent)] = None
 
     @model_validator(mode="after")
     def _has_a_constraint(self) -> StructuredFields:
@@ -162,13 +130,6 @@ class StructuredFields(SpelledFields):
 def structure(body: StructuredFields) -> Structure | None:
     """Return the constraint. Raise ValueError for `structured_outputs` that have none."""
     asked = CONSTRAINT.value_of(body)
-    white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
-    if (vllm := body.structured_outputs) is not None:
-        white_space = vllm.white_space() or white_space
-        if asked is None:
-            raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
-    return replace(asked, white_space=white_space) if isinstance(asked, JsonText) else asked
-
-
-def _white_space(pattern: str | None, place: str) -> WhiteSpace | None:
-    return None if pattern is None else WhiteSpace(pattern, place)
+    if asked is None and body.structured_outputs is not None:
+        raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
+    return asked

@@ -1,5 +1,4 @@
-"""The fields of a body that switch thinking on or off, or bound it, of every server
-(`dialects/spellings.py`)."""
+"""The fields of a body that switch thinking on or off, or bound it (`dialects/spellings.py`)."""
 
 from __future__ import annotations
 
@@ -52,19 +51,6 @@ class ReasoningOptions(Body):
     ] = None
 
 
-def _in_options(value: Any) -> Any:
-    """Accept LM Studio's word."""
-    match value:
-        case "on":
-            return {"enabled": True}
-        case "off":
-            return {"enabled": False}
-        case str():
-            return {"effort": value}
-        case _:
-            return value
-
-
 class ThinkingSwitch(Body):
     """Anthropic's and DeepSeek's switch. `adaptive` and `auto` leave it to the model's default."""
 
@@ -73,31 +59,12 @@ class ThinkingSwitch(Body):
     display: Literal["summarized", "omitted"] | None = None
 
 
-_Budget: TypeAlias = Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)]
-
-
-class CustomParams(Body):
-    """SGLang's parameters for what a server adds to its sampling. The budget alone needs no code."""
-
-    thinking_budget: _Budget = None
-
-
 class ThinkingFields(SpelledFields):
-    """Every server's fields that switch thinking on or off, or bound it."""
-
     reasoning_effort: Effort = None
-    reasoning: Annotated[
-        ReasoningOptions | None,
-        BeforeValidator(_in_options, json_schema_input_type=ReasoningOptions | str | None),
-    ] = None
+    reasoning: ReasoningOptions | None = None
     thinking: ThinkingSwitch | None = None
     enable_thinking: StrictBool | None = None
-    think: Annotated[StrictBool | EffortName | None, BeforeValidator(_named_effort)] = None
-    thinking_token_budget: _Budget = None
-    thinking_budget: _Budget = None
-    thinking_budget_tokens: _Budget = None
-    reasoning_budget_tokens: _Budget = None
-    custom_params: CustomParams | None = None
+    thinking_token_budget: Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)] = None
     chat_template_kwargs: JsonObject | None = None
 
     @field_validator("chat_template_kwargs")

@@ -20,16 +20,6 @@ MAX_TOOLS = 1024
 STRICT = Partly(
     "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
 )
-HOSTED = frozenset(
-    (
-        *("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
-        *("file_search", "code_interpreter", "image_generation", "mcp", "tool_search"),
-        *("computer", "computer_use", "computer_use_preview", "programmatic_tool_calling"),
-        # With a container of the provider's; without, clients run it.
-        "shell",
-    )
-)
-"""Tools that a provider runs, or that need more than text."""
 BY_TYPE = ("local_shell", "shell", "apply_patch")
 """Tools that clients run, and whose type is their name."""
 
@@ -37,7 +27,7 @@ BY_TYPE = ("local_shell", "shell", "apply_patch")
 def left_out(value: Any) -> Any:
     """Name a tool that is not offered to the model: the server cannot run it, or does not know what it is."""
     kind = value.get("type") if isinstance(value, dict) else None
-    name_unread(value, kind, known=isinstance(kind, str) and kind in HOSTED)
+    name_unread(value, kind)
     return value
 
 
@@ -152,12 +142,13 @@ def _choice(value: Any) -> Any:
     inner = value.get(kind)
     found = {**around, **(inner if isinstance(inner, dict) else {}), "type": kind}
     if kind == "allowed_tools" and isinstance(tools := found.get("tools"), list):
-        found["tools"] = [_choice(tool) for tool in tools if not _is_hosted(tool)]
+        found["tools"] = [_choice(tool) for tool in tools if _is_offered(tool)]
     return found
 
 
-def _is_hosted(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") in HOSTED - {"shell"}
+def _is_offered(value: Any) -> bool:
+    """Return whether the client runs it: what only a provider runs is in no offer, and in no choice."""
+    return not isinstance(value, dict) or value.get("type", "function") in ("function", "custom", *BY_TYPE)
 
 
 def _choice_kind(value: Any) -> str:

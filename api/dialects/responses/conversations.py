@@ -18,7 +18,7 @@ from api.dialects.json_route import BodyWork, BodyWorkOf, Validated
 from api.dialects.responses.conversation import input_messages
 from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, list_json, listed
 from api.dialects.responses.schema import AddItems, CreateConversation, UpdateConversation
-from api.dialects.responses.store import Stored, Turn, encoded, messages_json
+from api.dialects.responses.store import Stored, Turn, encoded, messages_json, new_id
 from api.dialects.responses.stored_responses import Referred, StoredResponses, no_item, read_items
 
 
@@ -34,7 +34,7 @@ def add_conversations(router: APIRouter, stored: StoredResponses) -> None:
         items before their input, and add their input and output to it."""
         if not store.keeps:
             raise refused("this server stores no conversations")
-        made = _object(stored.ids.new("conv"), int(time.time()), body.metadata)
+        made = _object(new_id("conv"), int(time.time()), body.metadata)
         turn = await _turn(body, stored, caller.tenant, work, None)
         _put(stored, caller.tenant, made["id"], encoded(made), None, turn)
         return made
@@ -131,7 +131,7 @@ async def _turn(
     body: AddItems, stored: StoredResponses, tenant: str, work: BodyWork, before: Stored | None
 ) -> Turn:
     referred = stored.referred(tenant, body.items, before)
-    owner = stored.ids.new("conv")
+    owner = new_id("conv")
 
     def made(body: AddItems) -> Turn:
         messages = messages_json(list(input_messages(body.items, referred.find)))

@@ -10,8 +10,8 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen
 from api.dialects.responses.conversation import with_instructions
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.responses.store import new_id
 from api.dialects.responses.tools import Offered
 from api.dialects.spellings import THINKING_BUDGET, token_bound_of
 from api.options.model_defaults import NEUTRAL, Defaults
@@ -22,7 +22,6 @@ def generation_request(
     body: CreateResponse,
     messages: Sequence[Message],
     offered: Offered,
-    ids: ResponseIds,
     defaults: Defaults = NEUTRAL,
     caller: Caller = ANYBODY,
     adapter: str = "",
@@ -31,7 +30,7 @@ def generation_request(
     name apply to what the body omits."""
     tools = chosen(body.tool_choice, offered.tools, offered.chosen)
     return GenerationRequest(
-        public_id=ids.new(),
+        public_id=new_id(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
             tools=tools.tools,

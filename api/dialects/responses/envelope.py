@@ -158,7 +158,7 @@ class Envelope:
         return self.echo.called.get(offered_name) or Called("function", offered_name)
 
     def item_id(self, index: int, block: Block) -> str:
-        """Derive the item's id from the response's id, without the server's name, and the item's index."""
+        """Derive the item's id from the response's id and the item's index."""
         kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs"}
         kind = (
             _CALL_IDS[self.called(block.name).kind]

@@ -199,7 +199,7 @@ class Compaction(Body):
         if not isinstance(value, dict):
             return value
         if sealed_text(content := value.get("encrypted_content")) is None:
-            name_unread(value, value.get("type"), known=True)
+            name_unread(value, value.get("type"))
         return {"encrypted_content": content}
 
     @property

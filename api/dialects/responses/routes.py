@@ -33,7 +33,6 @@ from api.dialects.responses.envelope import Echo, Envelope, Status, status_of, u
 from api.dialects.responses.event_log import EventLog, LoggedStream
 from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, listed
 from api.dialects.responses.items import AddedTools, Result
-from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.running import Hold, RunningResponses, StoppableStream
 from api.dialects.responses.schema import CompactRequest, CreateResponse
 from api.dialects.responses.store import ResponseStore, Stored, Turn, messages_json
@@ -51,11 +50,10 @@ def responses_routes(
     models: ServedModels,
     keep_alive_seconds: float,
     store: ResponseStore,
-    ids: ResponseIds,
     running: RunningResponses,
 ) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
-    stored = StoredResponses(store, ids)
+    stored = StoredResponses(store)
     _add_creation(router, models, keep_alive_seconds, stored, running)
     _add_uses(router, models, stored)
     _add_stored(router, keep_alive_seconds, stored, running)
@@ -133,7 +131,7 @@ async def _asked(
         work = work.also_of(before.bytes)
         charge_body(work.request.scope, before.charged_bytes)
     referred = stored.referred(caller.tenant, body.input, before)
-    decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, served=served, caller=caller)
+    decode = partial(_decoded, before=before, referred=referred, served=served, caller=caller)
     return await work.decode(body, decode), work
 
 
@@ -141,7 +139,6 @@ def _decoded(
     body: CreateResponse,
     before: Stored | None,
     referred: Referred,
-    ids: ResponseIds,
     served: Served,
     caller: Caller,
 ) -> _Asked:
@@ -154,7 +151,7 @@ def _decoded(
     earlier = read_items(before.added() if before else ())
     adding = (item.tools for item in (*earlier, *body.input) if isinstance(item, AddedTools | Result))
     offered = Offered.of(body.tools, adding)
-    request = generation_request(body, messages, offered, ids, served.defaults, caller, served.adapter)
+    request = generation_request(body, messages, offered, served.defaults, caller, served.adapter)
     echo = Echo.of(body, request.sampling, offered.called)
     items = referred.resolved(body.kept)
     turn = input_turn(messages_json(since) if body.keeps_items else b"[]", items, request.public_id)

@@ -3,10 +3,12 @@ order of last use."""
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,11 +17,23 @@ from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
 _json = msgspec.json.Encoder()
-CONVERSATION = "conv"
-"""How a conversation's id begins."""
+Kind = Literal["resp", "conv"]
+"""How the ids of responses and of conversations begin."""
+_ID_BYTES = 24
+_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _ID_BYTES}}})i?[0-9]{{4,}}")
+"""An item's id, as `Envelope.item_id` and `input_items.listed` make it."""
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 64
 """The interpreter's overhead for a response, and for each of its texts."""
+
+
+def new_id(kind: Kind = "resp") -> str:
+    return f"{kind}_{secrets.token_hex(_ID_BYTES)}"
+
+
+def response_of(item_id: str) -> str:
+    """Return the id of the response that would have the item, or an empty string."""
+    return "" if (found := _ITEM.fullmatch(item_id)) is None else f"resp_{found[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ class ResponseStore:
         is_shared = bool(turns) and turns[-1].items_json is body_json
         charged = _ENTRY_BYTES + size + (0 if is_shared else len(body_json) + _TEXT_BYTES)
         charged += 0 if events is None else events.bytes
-        kept = background or stored_id.startswith(CONVERSATION)
+        kept = background or stored_id.startswith("conv_")
         stored = Stored(body_json, turns, charged, size, background, kept, events)
         fits = self.keeps and charged <= self._max_bytes
         if fits:

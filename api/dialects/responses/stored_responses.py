@@ -13,14 +13,12 @@ from api.answers.errors import ApiFailure, refused
 from api.bodies.unknown_fields import UnknownFields
 from api.dialects.responses.input_items import listed
 from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
-from api.dialects.responses.response_ids import Kind, ResponseIds
-from api.dialects.responses.store import ResponseStore, Stored
+from api.dialects.responses.store import Kind, ResponseStore, Stored, response_of
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponses:
     store: ResponseStore
-    ids: ResponseIds
 
     def _get(self, tenant: str, kind: Kind, stored_id: str) -> Stored | None:
         return self.store.get(tenant, stored_id) if stored_id.startswith(f"{kind}_") else None
@@ -39,7 +37,7 @@ class StoredResponses:
             return None
         if (found := self._get(tenant, "resp", response_id)) is not None:
             return found
-        message = f"Previous response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
+        message = f"Previous response with id {response_id!r} not found."
         raise refused(message, "previous_response_id", "previous_response_not_found")
 
     def referred(self, tenant: str, items: Sequence[InputItem], before: Stored | None) -> Referred:
@@ -48,7 +46,7 @@ class StoredResponses:
         found: dict[str, Stored] = {}
         for item in items:
             if isinstance(item, ItemReference):
-                stored = self.store.get(tenant, self.ids.of_item(item.id)) or before
+                stored = self.store.get(tenant, response_of(item.id)) or before
                 if stored is None:
                     raise no_item(item.id)
                 found[item.id] = stored
@@ -64,7 +62,7 @@ class StoredResponses:
 
     def _found(self, tenant: str, kind: Kind, stored_id: str, what: str) -> Stored:
         if (found := self._get(tenant, kind, stored_id)) is None:
-            message = f"{what.capitalize()} with id {stored_id!r} not found{self.ids.elsewhere(stored_id)}."
+            message = f"{what.capitalize()} with id {stored_id!r} not found."
             raise refused(message, code=f"{what}_not_found", status=404)
         return found
 

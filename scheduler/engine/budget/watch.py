@@ -1,4 +1,4 @@
-"""Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
+"""Reads the device's and the system's memory between steps, and applies what is decided (`policy.py`).
 
 It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
 lowers it under relief, and clears the pool of freed buffers. One method writes all of it, `_keep_to`.
@@ -46,16 +46,16 @@ class MemoryWatch:
         self,
         device: Readings,
         prefixes: Prefixes | None,
-        carry_out: Callable[[BudgetChange], None],
+        apply: Callable[[BudgetChange], None],
         row_bytes: Callable[[], int],
         held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
     ) -> None:
-        """`carry_out` has carried out a change when it returns. `row_bytes`: what the rows hold."""
+        """`apply` has made a change when it returns. `row_bytes`: what the rows hold."""
         self._device = device
         self._prefixes = prefixes
-        self._carry_out = carry_out
+        self._apply = apply
         self._row_bytes = row_bytes
         self._held = held
         self._limit = limit
@@ -163,7 +163,7 @@ class MemoryWatch:
             clear_pool,
         )
         if change != BudgetChange():
-            self._carry_out(change)
+            self._apply(change)
 
     def _follow_learned(self, rows: int) -> None:
         """Go to the KV budget that the limit leaves beside what was learned."""

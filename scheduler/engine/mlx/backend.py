@@ -176,7 +176,7 @@ class MlxBackend:
         self._remove(plan.release)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
-        freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
+        freed = 0 if self._prefixes is None else changed(self._prefixes, plan)
         for request_id in plan.forget:
             self._forget(request_id)
         if plan.saving is not None:
@@ -199,7 +199,6 @@ class MlxBackend:
             refused=refused,
             freed_bytes=freed,
             evicted_bytes=evicted,
-            unpinned=unpinned,
             begun=self._batch.begun,
             has_pending=self._batch.has_pending,
             forced=self._forced() if plan.foresee else NO_DRAFTS,

@@ -20,7 +20,7 @@ import msgspec
 
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
 from scheduler.engine.prefix.eviction_rule import ByReturn
-from scheduler.engine.prefix.holds import NO_ROOM, HoldOutcome, Holds
+from scheduler.engine.prefix.holds import NO_ROOM, Holds
 from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
@@ -43,6 +43,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     bounds hold after every call.
 
     `known` is the same object in all calls for one sequence, whose tokens are compared with the tree's once.
+
+        known = Known(prompt, salt)
+        lease = cache.match_and_lease(known)  # the first `lease.length` tokens need not be computed
+        cache.insert(known, cut)  # `cut(start, end)` copies what was computed for these tokens
+        cache.release(lease)
     """
 
     def __init__(
@@ -207,21 +212,16 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
-    def hold(self, tokens: array[int], salt: str, seconds: float) -> HoldOutcome:
-        """Keep what is cached of `tokens` for that long from now on, as far as the budget allows; infinite:
-        until `unpin`, and all of it."""
+    def hold(self, tokens: array[int], salt: str, seconds: float) -> str:
+        """Keep what is cached of `tokens` for that long from now on, as far as the budget allows. Return why
+        it is not kept, or an empty string if it is."""
         match = self._tree.match(Known(tokens, salt))
         end = self._tree.boundary(match.restorable() if self._needs_snapshot else match)
         self._renew()
         most = int(self._retention.held_share * self.room)
-        outcome = self._holds.hold(end, tokens, self._now + seconds, most)
+        refusal = self._holds.hold(end, self._now + seconds, most)
         self._make_room(0)  # A split may have cost some.
-        return outcome if end is None or end in self._marks else HoldOutcome(NO_ROOM)
-
-    def unpin(self, name: str) -> bool:
-        """Release the pin of this name (`pin_name`); nothing is evicted. Return False for an unknown name."""
-        self._renew()
-        return self._holds.unpin(name)
+        return refusal if end is None or end in self._marks else NO_ROOM
 
     def ended(self, salt: str, session: str, kind: str) -> None:
         """Note that a turn of a session has ended, and that the session waits for `kind`: the tools that the
@@ -251,9 +251,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return before - self.nbytes
 
     def clear(self) -> int:
-        """Evict everything that is not in use, and end all pins. Return the bytes freed."""
+        """Evict everything that is not in use. Return the bytes freed."""
         before = self.evicted_bytes
-        self._holds.clear_pins()
         while (victim := self._victim()) is not None:
             self._evict(victim, "cleared")
         return self.evicted_bytes - before
@@ -288,7 +287,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             shared_prefixes=shared_prefixes(tree, self._marks, top, head_tokens),
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
-            pins=self._holds.pins(),
         )
 
     def check_integrity(self) -> list[str]:
@@ -396,11 +394,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if not leaf and node.snapshot is None:
             mark.ticket = 0
             return
-        hopeless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
+        useless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
         used = mark.last_used if leaf else mark.snapshot_used
         hits = mark.hits if leaf else mark.snapshot_hits or int(len(node.children) > 1)
         worth, until = self._rule.worth(mark, used, hits, now)
-        rank = 0 if hopeless else 1
+        rank = 0 if useless else 1
         if mark.held_until > now:
             rank, worth, until = 2, mark.held_until, mark.held_until
         mark.ticket = self._queue.ticket()

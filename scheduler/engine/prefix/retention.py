@@ -15,7 +15,7 @@ class Retention:
     continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
     continuation_share: float = 0.5  # exo #1817: of the prompt.
     protecting_hits: int = 2  # SGLang's slru threshold.
-    held_share: float = 0.5  # At most half of the KV budget is pinned or held.
+    held_share: float = 0.5  # At most half of the KV budget is held.
     snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
     branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
     sessions: int = 4096  # The turns of a forgotten session age like any others.

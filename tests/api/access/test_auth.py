@@ -13,16 +13,13 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.access.allowed_hosts import ANY_HOST
 from api.access.api_keys import ApiKeys, load_keys
-from api.admin.exposition import make_metrics_app
 from api.options.options import load
-from api.served_models import ServedModels
 from scheduler.errors import OptionError
 from scheduler.prepared import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
-from tests.api.client import MODEL, chat, client_of
+from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -235,7 +232,3 @@ async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
                 assert (answer.json()["last_death"] is not None) == quoted
         async with client_of(scheduler) as client:
             assert (await client.get("/ready")).json()["last_death"] is not None
-        metrics = make_metrics_app(ServedModels.of(scheduler, MODEL), 60.0, ANY_HOST, has_keys=True)
-        transport = httpx.ASGITransport(metrics)
-        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
-            assert (await client.get("/ready")).json()["last_death"] is None

@@ -201,7 +201,6 @@ async def test_limits_of_tenant_and_service_have_their_own_statuses(autojump_clo
                 "runs",
             )
             await trio.testing.wait_all_tasks_blocked()
-            await post("hopeless", **{"timeout": 0.01})
             people.start_soon(post, "waits")
             await trio.testing.wait_all_tasks_blocked()
             await post("too many")
@@ -211,7 +210,6 @@ async def test_limits_of_tenant_and_service_have_their_own_statuses(autojump_clo
             people.start_soon(post, "waits too long")
     assert answers == {
         "runs": (200, None, False),
-        "hopeless": (503, "deadline_unmeetable", True),
         "waits": (200, None, False),
         "too many": (429, "rate_limit_exceeded", True),
         "long": (200, None, False),

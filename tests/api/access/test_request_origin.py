@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import h11
-import httpx
 import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.access.allowed_hosts import ANY_HOST, AllowedHosts
-from api.admin.exposition import make_metrics_app
+from api.access.allowed_hosts import AllowedHosts
 from api.http.http_scope import scope_of
 from api.options.options import load
-from api.served_models import ServedModels
 from scheduler.errors import OptionError
-from tests.api.client import MODEL, chat, client_of
+from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -256,16 +253,3 @@ def test_an_absolute_target_names_the_host(target: str, host: str | None, seen: 
     request = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
     scope = scope_of(request, None, None, {})
     assert [value for name, value in scope["headers"] if name == b"host"] == seen
-
-
-@pytest.mark.parametrize(("hosts", "status"), [(LOOPBACK, 403), (ANY_HOST, 200)])
-@trio_test
-async def test_the_metrics_port(
-    hosts: AllowedHosts, status: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    """A page cannot read the counters of a loopback listener; a scraper on the network uses its own name."""
-    app = make_metrics_app(ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), 60.0, hosts)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        assert (await client.get("/metrics")).status_code == 200
-        assert (await client.get("/metrics", headers={"host": "penstock:9090"})).status_code == status
-        assert (await client.get("/metrics", headers={"origin": "http://evil.example"})).status_code == 403

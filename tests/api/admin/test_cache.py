@@ -149,16 +149,11 @@ async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockCloc
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         warmed = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
-        assert warmed.json() == {
-            "prompt_tokens": _PROMPT,
-            "cached_tokens": 0,
-            "keep_seconds": 600.0,
-            "pin": None,
-        }
+        assert warmed.json() == {"prompt_tokens": _PROMPT, "cached_tokens": 0, "keep_seconds": 600.0}
         assert (await client.get("/v1/cache")).json()["held_bytes"] > 0
         usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
-        for bad in ("soon", "0", "8000h"):
+        for bad in ("soon", "0", "-1", "8000h"):
             refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": bad})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
 
@@ -175,28 +170,9 @@ async def test_a_prompt_is_warmed_as_it_is(autojump_clock: trio.testing.MockCloc
                 "prompt_tokens": len(text),
                 "cached_tokens": cached,
                 "keep_seconds": 300.0,
-                "pin": None,
             }
         for bad in ({}, {"prompt": [-1]}, {"prompt": [True]}, {"prompt": text, **chat()}):
             assert (await client.post("/v1/cache", json=bad)).status_code == 400
-
-
-@trio_test
-async def test_a_pin_is_listed_and_released_by_its_name(autojump_clock: trio.testing.MockClock) -> None:
-    """It has no end; another name is 404, and of no form 400."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        warmed = (await client.post("/v1/cache", json=chat(), params={"keep_alive": "-1"})).json()
-        assert warmed["keep_seconds"] is None
-        pin = {"pin": warmed["pin"], "tokens": _PROMPT, "cached_tokens": _PROMPT}
-        await trio.sleep(400)
-        body = (await client.get("/v1/cache")).json()
-        assert (body["pins"], body["held_bytes"] > 0) == ([pin], True)
-        unknown = await client.delete("/v1/cache", params={"pin": "0" * 16})
-        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "pin_not_found")
-        assert (await client.delete("/v1/cache", params={"pin": "?"})).status_code == 400
-        body = (await client.delete("/v1/cache", params={"pin": warmed["pin"]})).json()
-        assert (body["pins"], body["held_bytes"], body["tokens"]) == ([], 0, _PROMPT + 1)
 
 
 @trio_test
@@ -218,44 +194,16 @@ async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.Mock
 async def test_what_cannot_be_held_is_refused(
     kv_cache_bytes: int, said: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """409 for a pin and for a time that the operator names, and nothing is held; without one the prompt is
-    warmed, and `keep_seconds` says that it is not held."""
+    """409 for a time that the operator names, and nothing is held; without one the prompt is warmed, and
+    `keep_seconds` says that it is not held."""
     scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=kv_cache_bytes)
     async with running(scheduler), client_of(scheduler) as client:
-        for keep_alive, done in (("-1", "not pinned"), ("10m", "not held")):
-            refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": keep_alive})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "hold_refused")
-            assert refused.json()["error"]["param"] == "keep_alive"
-            assert done in refused.json()["error"]["message"]
-            assert said in refused.json()["error"]["message"]
+        refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "hold_refused")
+        assert refused.json()["error"]["param"] == "keep_alive"
+        assert said in refused.json()["error"]["message"]
         warmed = await client.post("/v1/cache", json=chat())
         assert (warmed.status_code, warmed.json()["keep_seconds"]) == (200, 0.0)
         report = (await client.get("/v1/cache")).json()
-        assert (report.get("pins", []), report.get("held_bytes", 0)) == ([], 0)
+        assert report.get("held_bytes", 0) == 0
         assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
-
-
-@trio_test
-async def test_a_pin_is_of_one_engine_and_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
-    """Which the list says; pinned again, it is the next engine's, by the same name."""
-    launcher = LoopbackLauncher()
-    scheduler = make_scheduler(launcher)
-    async with running(scheduler), client_of(scheduler) as client:
-
-        async def pinned() -> str:
-            answer = await client.post("/v1/cache", json=chat(), params={"keep_alive": "-1"})
-            name: str = answer.json()["pin"]
-            return name
-
-        async def listed() -> list[str]:
-            await trio.sleep(2)  # A report may be a second old.
-            return [pin["pin"] for pin in (await client.get("/v1/cache")).json()["pins"]]
-
-        name = await pinned()
-        assert await listed() == [name]
-        launcher.kill()
-        await trio.sleep(1)
-        await scheduler.wait_ready()
-        assert await listed() == []
-        assert await pinned() == name
-        assert await listed() == [name]

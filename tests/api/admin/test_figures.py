@@ -32,8 +32,8 @@ def test_a_field_that_is_added_is_found_everywhere() -> None:
         'vllm:added_total{engine="0",model_name="tiny"} 18.0',
     ):
         assert line in found["metrics"]
-    assert "| `penstock_added_total` | counter |  | Said once. |" in found["table"]
-    assert "| `penstock_added_gauge` | gauge |  | Once, too. |" in found["table"]
+    assert "| `penstock_added_total` | Said once. |" in found["table"]
+    assert "| `penstock_added_gauge` | Once, too. |" in found["table"]
     assert found["live"]["added_live"] == 18
     assert [engine["gauge_live"] for engine in found["live"]["engines"]] == [5]
     assert sum(found["history"]["added_history"]) == 18

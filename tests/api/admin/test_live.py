@@ -14,6 +14,7 @@ from trio.testing import trio_test
 
 from api.admin import live
 from api.admin.live import PAGE, live_routes, snapshot
+from api.answers import sse
 from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import RESUMED
 from scheduler.shared.messages import CacheCounters, Counters
@@ -102,12 +103,17 @@ async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.t
 async def test_the_state_is_read_once_for_all_viewers(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty viewers, who come at different times, cost what one does; each gets every request and every
-    sample once."""
+    """Fifty viewers, who come at different times, cost what one does, encoding included; each gets every
+    request and every sample once."""
     scheduler = make_scheduler(LoopbackLauncher())
     bodies: list[str] = []
-    made = inspected = 0
-    inspect = scheduler.operations.inspect_cache
+    made = inspected = encoded = 0
+    inspect, name = scheduler.operations.inspect_cache, sse.named
+
+    def counted_event(event: bytes, payload: bytes) -> bytes:
+        nonlocal encoded
+        encoded += event == b"snapshot"
+        return name(event, payload)
 
     def counted(of: Any) -> dict[str, Any]:
         nonlocal made
@@ -120,6 +126,7 @@ async def test_the_state_is_read_once_for_all_viewers(
         return await inspect(top=top)
 
     monkeypatch.setattr(live, "snapshot", counted)
+    monkeypatch.setattr(sse, "named", counted_event)
     monkeypatch.setattr(scheduler.operations, "inspect_cache", counted_inspection)
     async with running(scheduler) as nursery, client_of(scheduler) as client:
 
@@ -136,6 +143,8 @@ async def test_the_state_is_read_once_for_all_viewers(
         await trio.sleep(1)
     assert len(bodies) == 50
     assert made < 40
+    # Those who come while the others have a history get it once.
+    assert made <= encoded <= made + 1
     assert inspected <= 6
     for body in bodies:
         snapshots = named(body, "snapshot")

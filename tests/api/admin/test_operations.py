@@ -26,6 +26,7 @@ async def test_ready_follows_the_engine(autojump_clock: trio.testing.MockClock) 
     async with client_of(scheduler) as client:
         before = await client.get("/ready")
         assert (before.status_code, before.json()["status"]) == (503, "starting")
+        assert (await client.head("/ready")).status_code == 503
         async with running(scheduler):
             assert (await client.get("/ready")).status_code == 200
             launcher.kill()
@@ -189,7 +190,6 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         "first_token_seconds": 0.01,
         "total_seconds": 0.045,
         "waits_for": "",
-        "ahead": None,
         "spans": [],
     }
     (wait,) = report["waits"]
@@ -261,21 +261,11 @@ async def test_the_api_describes_itself_without_the_outside_world(
     async with running(scheduler), client_of(scheduler) as client:
         page = (await client.get("/docs")).text
         assert "https://" not in page
-        assert "dark-mode" in page
         script = page.split('src="')[1].split('"')[0]
         assert (await client.get(script)).status_code == 200
         described = (await client.get("/openapi.json")).json()
     assert "/v1/chat/completions" in described["paths"]
     assert described["info"]["version"] == version("penstock")
-    lines = {
-        f"{method.upper()} {path}": operation["summary"]
-        for path, operations in described["paths"].items()
-        for method, operation in operations.items()
-    }
-    assert len(lines) > 30
-    # No function's name (`Retrieve`): a sentence, short enough for a line.
-    assert {name: line for name, line in lines.items() if not (" " in line and line.endswith("."))} == {}
-    assert {name: line for name, line in lines.items() if len(line) > 130} == {}
 
 
 @trio_test

@@ -14,7 +14,7 @@ from trio.testing import trio_test
 
 from api.answers.blocks import BLOCK, FEEDERS
 from scheduler.shared.messages import ScriptedPlan
-from scheduler.telemetry.readings import value_of
+from scheduler.telemetry.instruments import value_of
 from tests.api.client import client_of
 from tests.api.dialects.test_embeddings import FOLDER, MODEL, embedding_scheduler, text_tokens, vector
 from tests.contracts.journal import kv_bytes

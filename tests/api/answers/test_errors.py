@@ -33,35 +33,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "cannot run 'file_search'"),
     ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
-    ({"guided_json": "{"}, "guided_json", "the JSON text of one"),
-    ({"guided_choice": []}, "guided_choice", "at least 1"),
-    ({"guided_regex": "a", "guided_choice": ["a"]}, "", "guided_regex and guided_choice"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "the JSON text of one"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "", "regex and structured_outputs.choice"),
+    ({"guided_regex": "a"}, "guided_regex", "use response_format"),
+    ({"think": False}, "think", "use reasoning_effort"),
     ({"structured_outputs": {}}, "", "send one of"),
-    ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
-    ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
-    (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": "[ "}},
-        "structured_outputs.whitespace_pattern",
-        "unclosed character class",
-    ),
-    (
-        {"guided_json": {}, "guided_whitespace_pattern": ".*"},
-        "guided_whitespace_pattern",
-        "more than the white",
-    ),
-    (
-        {"structured_outputs": {"json_object": True, "whitespace_pattern": " " * 257}},
-        "structured_outputs.whitespace_pattern",
-        "at most 256",
-    ),
-    (
-        {
-            "response_format": {"type": "json_object"},
-            "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
-        },
-        "",
-        "not both",
-    ),
+    ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "nothing can follow"),
+    ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
         "response_format.json_schema.schema.items.type",
@@ -244,6 +223,7 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
         missing = await client.get("/v1/nothing")
         method = await client.get("/v1/chat/completions")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert "begin with /v1" in missing.json()["error"]["message"]
     assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
     assert method.headers["allow"] == "POST"
 
@@ -304,4 +284,4 @@ def provoke(error: type[SchedulerError]) -> None:
         ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL).check("gpt-9")
     scheduler = make_scheduler(LoopbackLauncher(), max_queue=1, max_queue_per_tenant=1)
     scheduler.queue.push(make_record(1, tenant="a" if error is TenantLimit else "b"), 0.0)
-    scheduler._admission.check(ask(tenant="a"), 0.0)
+    scheduler.pool.admission.check(ask(tenant="a"), 0.0)

@@ -90,23 +90,6 @@ def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> Non
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("kind", ["presence", "frequency"])
-@trio_test
-async def test_the_window_of_a_penalty_is_refused_where_there_is_one(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    """mlx_lm.server's `presence_context_size` and the like change nothing without their penalty."""
-    penalties: list[Any] = [None, 0, 0.0, 1.1]
-    bodies = [
-        chat(max_tokens=4, **{f"{kind}_context_size": 20, f"{kind}_penalty": penalty})
-        for penalty in penalties
-    ]
-    *accepted, refused = await post([json.dumps(body).encode() for body in bodies])
-    assert [answer.status_code for answer in accepted] == [200, 200, 200]
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == f"{kind}_context_size"
-
-
 WHOLE = json.dumps(
     {
         **chat(max_tokens=4, temperature=0.5),

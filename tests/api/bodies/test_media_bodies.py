@@ -17,7 +17,7 @@ from trio.testing import trio_test
 
 from api.served_models import ServedModels
 from tests.api.bodies.test_malformed_requests import JUNK
-from tests.api.bodies.test_media import PNG, WAV, encoded, jpeg, url
+from tests.api.bodies.test_media import PNG, encoded, url
 from tests.api.client import MODEL, app_of, chat, client_of
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.test_agents import SAID, captured
@@ -25,11 +25,11 @@ from tests.examples import some
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
-IMAGE = "[image, 640×480 PNG: this model reads text only]"
-PHOTO = "[image, 1920×1080 JPEG: this model reads text only]"
+IMAGE = f"[image, {len(PNG)} bytes: this model reads text only]"
 BY_URL = "[image by URL: this model reads text only]"
-SOUND = "[audio, 48 bytes WAV: this model reads text only]"
-REPORT = '[document "report.pdf", 12 bytes PDF: this model reads text only]'
+WAV = bytes(48)
+SOUND = "[audio, 48 bytes: this model reads text only]"
+REPORT = '[document "report.pdf", 12 bytes: this model reads text only]'
 PDF = b"%PDF-1.7 ..."
 
 
@@ -67,7 +67,7 @@ CHAT: dict[str, Any] = {
             "tool_call_id": "1",
             "content": [
                 {"type": "text", "text": "taken\n"},
-                {"type": "image_url", "image_url": {"url": url(jpeg(900), "image/jpeg")}},
+                {"type": "image_url", "image_url": {"url": url(PNG, "image/jpeg")}},
             ],
         },
     ]
@@ -75,7 +75,7 @@ CHAT: dict[str, Any] = {
 CHAT_PROMPT = (
     f"<user>What is this?\n{IMAGE}\n{BY_URL}\n{SOUND}\n{REPORT}\n"
     "[video by URL: this model reads text only]\nAnd why?\n"
-    f"<assistant>\n<tool>taken\n{PHOTO}\n<assistant>"
+    f"<assistant>\n<tool>taken\n{IMAGE}\n<assistant>"
 )
 RESPONSES: dict[str, Any] = {
     "input": [
@@ -94,7 +94,7 @@ RESPONSES: dict[str, Any] = {
             "call_id": "1",
             "output": [
                 {"type": "input_text", "text": "taken"},
-                {"type": "input_image", "image_url": url(jpeg(0))},
+                {"type": "input_image", "image_url": url(PNG)},
             ],
         },
     ],
@@ -102,7 +102,7 @@ RESPONSES: dict[str, Any] = {
 }
 RESPONSES_PROMPT = (
     f"<user>{IMAGE}\nWhat is this?\n{REPORT}\n[image: this model reads text only]\n"
-    f"<assistant>\n<tool>taken\n{PHOTO}\n<assistant>"
+    f"<assistant>\n<tool>taken\n{IMAGE}\n<assistant>"
 )
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded(PNG)}}
 ANTHROPIC: dict[str, Any] = {

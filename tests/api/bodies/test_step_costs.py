@@ -96,7 +96,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     """Return the longest turn of any task, in seconds, and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
     board.reading = board.multiplexer._reading = AnswerReading(
-        WorkerThreads(2), board.requests, board.carry_out
+        WorkerThreads(2), board.requests, board.reconcile
     )
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
     offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)
@@ -108,7 +108,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
         record.pipeline = AnswerPipeline(Words(pieces), stops, assembly, spans=spans)
         record.mailbox = Mailbox(doorbell)
         records.append(board.submit(record))
-    stream = RequestStream(records, doorbell, lambda request_id, now: 0)
+    stream = RequestStream(records, doorbell)
     longest, got = Longest(), [[] for _ in records]  # type: ignore[var-annotated]
     encoder = ChunkEncoder("chatcmpl-1", 0, "model", include_usage=True)
     encoder.start(1)

@@ -70,22 +70,10 @@ async def test_a_streamed_answer_is_the_same_text_in_chunks(autojump_clock: trio
     ]
 
 
-_PREWARM: dict[str, Any] = {"prompt_cache_options": {"prewarm": True}}
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", chat(**_PREWARM)),
-        ("/v1/responses", {"input": "hello", **_PREWARM}),
-        ("/v1/messages", {**chat(), "max_tokens": 0}),
-    ],
-)
 @trio_test
-async def test_a_prewarm_reads_the_prompt_alone(
-    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
-) -> None:
-    """As each provider asks for it; a whole answer was made and stored."""
+async def test_a_prewarm_reads_the_prompt_alone(autojump_clock: trio.testing.MockClock) -> None:
+    """As Anthropic's clients ask for it; a whole answer was made and stored."""
+    path, body = "/v1/messages", {**chat(), "max_tokens": 0}
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         whole = (await client.post(path, json=body)).json()
@@ -197,7 +185,7 @@ async def test_a_stop_string_ends_the_answer_before_it(autojump_clock: trio.test
 async def test_who_asks_gets_the_progress_in_comments(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """From the first moment: the queue position, then the prefill progress."""
+    """From the first moment: the queue, then the prefill progress."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, lookahead=0)
     async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=2.0) as client:
@@ -208,13 +196,12 @@ async def test_who_asks_gets_the_progress_in_comments(
         body = chat("third, and long", stream=True)
         response = await client.post("/v1/chat/completions", json=body, headers=ASKS_PROGRESS)
     said = comments(response.text)
-    assert said[0] == "queued 1"
-    assert "queued 0" in said
+    assert said[0] == "queued"
     total = len("<user>third, and long\n<assistant>")
     # The step that prefills the rest gives the first token, too.
     assert [line for line in said if line.startswith("prefill")][-1] == f"prefill 26/{total}"
     # A comment at least every two seconds without other events: 2 requests x (2 + 8) steps before.
-    assert said.count("queued 1") >= 4
+    assert said.count("queued") >= 4
 
 
 @trio_test
@@ -244,7 +231,7 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
                 text = "".join(choice["delta"].get("content") or "" for choice in choices)
                 assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
                 reports = comments(response.text)
-                assert "queued 0, waits for: an engine that resumes it: its own died" in reports
+                assert "queued, waits for: an engine that resumes it: its own died" in reports
                 prefills = [line.split()[1] for line in reports if line.startswith("prefill")]
                 prefilled = [int(done.split("/")[0]) for done in prefills]
                 # The restart alone takes 0.1 s, and the second prefill some steps of a second.

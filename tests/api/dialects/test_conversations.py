@@ -263,14 +263,14 @@ async def test_it_is_refused_by_name(autojump_clock: trio.testing.MockClock) -> 
     """An id is of one kind, and the tenants do not see each other's."""
     identity = Identity("x-tenant")
     scheduler = make_scheduler(Playback("one", "two"))
-    async with running(scheduler), client_of(scheduler, identity=identity, front_name="mac1") as client:
+    async with running(scheduler), client_of(scheduler, identity=identity) as client:
         mine, other = {"x-tenant": "one"}, {"x-tenant": "two"}
         talk = await made(client, "a", headers=mine)
         body: dict[str, Any] = {"input": "a", "conversation": talk}
         response = (await client.post("/v1/responses", json=body, headers=mine)).json()["id"]
         path = f"/v1/conversations/{talk}"
         item = (await client.get(f"{path}/items", headers=mine)).json()["data"][0]["id"]
-        elsewhere = f"conv_mac2_{'0' * 48}"
+        elsewhere = f"conv_{'0' * 48}"
         for asked, code in (
             (client.post("/v1/responses", json=body, headers=other), "conversation_not_found"),
             (client.get(path, headers=other), "conversation_not_found"),
@@ -286,8 +286,6 @@ async def test_it_is_refused_by_name(autojump_clock: trio.testing.MockClock) -> 
         ):
             answer = await asked
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, code), answer.text
-            if elsewhere in answer.text:
-                assert "it is of the server 'mac2'" in answer.text
         for wrong, word in (
             ({**body, "previous_response_id": response}, "mutually_exclusive_parameters"),
             ({"input": "a", "previous_response_id": talk}, "previous_response_not_found"),

@@ -1,4 +1,4 @@
-"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's two notations."""
+"""Which constraint of an answer a body asks for, in OpenAI's field and in vLLM's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.openai.structured import structure
-from scheduler.structure import JsonText
 
 SCHEMA = {"type": "object"}
 
@@ -17,18 +16,11 @@ def asked(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": "a"}], **fields})
 
 
-def test_white_space_of_one_notation_holds_for_the_schema_of_the_other() -> None:
-    found = structure(asked(guided_json=SCHEMA, structured_outputs={"whitespace_pattern": "[ ]?"}))
-    assert isinstance(found, JsonText)
-    assert found.white_space is not None
-    assert (found.schema, found.white_space.regex) == (SCHEMA, "[ ]?")
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"structured_outputs": {"whitespace_pattern": "[ ]?"}}, "send one of json"),
-        ({"structured_outputs": {"json": SCHEMA}, "guided_regex": "a"}, "send only one"),
+        ({"structured_outputs": {}}, "send one of json"),
+        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "send only one"),
     ],
 )
 def test_none_and_two_are_refused(fields: dict[str, Any], says: str) -> None:

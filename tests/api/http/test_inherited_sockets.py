@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 from trio.testing import trio_test
 
-from api.http.service_manager import InheritedListeners, inherited_listeners
+from api.http.service_manager import inherited_listeners
 from scheduler.errors import StartupError
 
 FIRST = 200
@@ -46,7 +46,7 @@ async def test_what_waits_in_the_backlog_is_accepted() -> None:
     """Also a connection that came before; and closing one holder's socket leaves the other's open."""
     with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
         with socket.create_connection(opened.getsockname()) as early:
-            (listener,) = inherited_listeners(environment, 0, None, FIRST).clients
+            (listener,) = inherited_listeners(environment, 0, FIRST)
             async with await listener.accept() as accepted:
                 early.sendall(b"x")
                 assert await accepted.receive_some(1) == b"x"
@@ -57,36 +57,20 @@ async def test_what_waits_in_the_backlog_is_accepted() -> None:
             assert opened.accept()[0].detach()
 
 
-@trio_test
-async def test_sockets_are_distinguished_by_their_ports() -> None:
-    """One of the metrics, and one of the clients for each address."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as clients,
-        socket.create_server(("127.0.0.1", 0)) as metrics,
-        handed_over(metrics, clients) as environment,
-    ):
-        ports = [one.getsockname()[1] for one in (clients, metrics)]
-        found = inherited_listeners(environment, ports[0], ports[1], FIRST)
-        (one,), (other,) = found.clients, found.metrics
-        assert [each.socket.getsockname()[1] for each in (one, other)] == ports
-        await one.aclose()
-        await other.aclose()
-
-
 @pytest.mark.parametrize(
     "changed", [{"LISTEN_PID": "1"}, {"LISTEN_PID": ""}, {"LISTEN_FDS": "x"}, {"LISTEN_FDS": ""}]
 )
 def test_another_processs_sockets_are_not_taken(changed: dict[str, str]) -> None:
     """As a shell's, from which somebody starts a second server."""
     with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
-        assert inherited_listeners(environment | changed, 0, None, FIRST) == InheritedListeners()
+        assert inherited_listeners(environment | changed, 0, FIRST) == []
 
 
 def test_another_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
         port = opened.getsockname()[1]
         with pytest.raises(StartupError, match=rf"listens on port {port}, not on 1"):
-            inherited_listeners(environment, 1, None, FIRST)
+            inherited_listeners(environment, 1, FIRST)
 
 
 def test_what_does_not_listen_is_refused(tmp_path: Path) -> None:
@@ -101,14 +85,14 @@ def test_what_does_not_listen_is_refused(tmp_path: Path) -> None:
                 handed_over(one) as environment,
                 pytest.raises(StartupError, match="no listening TCP socket"),
             ):
-                inherited_listeners(environment, 0, None, FIRST)
+                inherited_listeners(environment, 0, FIRST)
         os.dup2(file.fileno(), FIRST)
         environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
         with pytest.raises(StartupError, match="is no socket"):
-            inherited_listeners(dict(environment), 0, None, FIRST)
+            inherited_listeners(dict(environment), 0, FIRST)
         os.close(FIRST)
         with pytest.raises(StartupError, match="is no socket"):
-            inherited_listeners(dict(environment), 0, None, FIRST)
+            inherited_listeners(dict(environment), 0, FIRST)
 
 
 @trio_test
@@ -122,6 +106,6 @@ async def test_a_system_that_does_not_say_whether_a_socket_listens_is_trusted(
 
     with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
         monkeypatch.setattr(socket.socket, "getsockopt", refused)
-        (listener,) = inherited_listeners(environment, 0, None, FIRST).clients
+        (listener,) = inherited_listeners(environment, 0, FIRST)
         monkeypatch.undo()
         await listener.aclose()

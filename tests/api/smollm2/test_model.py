@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from api import assembly
-from api.cli.models.pull import fetch
-from api.cli.models.reading import find_one
 from api.options.model_list import models_of
 from api.options.options import load
 from api.smollm2 import model
@@ -38,18 +36,6 @@ def test_the_default_is_smollm2_which_answers_greedily() -> None:
         assert default.folder.generation_config["temperature"] == 0.0
         assert "98 MB" in default.note
         assert "for tests" not in default.note
-
-
-@pytest.mark.parametrize("name", ["smolm2", "SmolLM2", "smollm2:135m"])
-def test_a_name_like_ours_is_taken_for_a_slip(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for asked in (lambda: found(model=name), lambda: fetch(name, "main"), lambda: find_one(name)):
-        with pytest.raises(StartupError, match="did you mean smollm2"):
-            asked()
-    with pytest.raises(StartupError, match=r"lists the models on this machine$"):
-        found(model="gpt2")
 
 
 @pytest.mark.parametrize("options", [{}, {"model": "smollm2"}])

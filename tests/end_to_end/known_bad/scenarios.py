@@ -61,7 +61,7 @@ def _four(**fields: Any) -> Callable[[], list[Ask]]:
 
 _ZERO_IN_FLOAT32 = "a penalty that is 0 in float32 makes NaN of -inf, and the sampler raised in the step"
 _STOPS: dict[str, Any] = {"min_tokens": 3, "stop_token_ids": [5, 6, 7], "prompt": [5, 6, 7, 8]}
-_DIGITS: dict[str, Any] = {"guided_regex": "[0-9]{3}"}
+_DIGITS: dict[str, Any] = {"structured_outputs": {"regex": "[0-9]{3}"}}
 
 SAMPLING = [
     _row(f"D1 repetition_penalty {penalty}, {name}", _ZERO_IN_FLOAT32, _four(**fields), REFUSED, FAILED)
@@ -388,7 +388,13 @@ COSTS = [
         lambda: [
             Ask(
                 CHAT,
-                _chat(guided_grammar=_AMBIGUOUS, stream=True, min_tokens=300, temperature=1, seed=1)
+                _chat(
+                    structured_outputs={"grammar": _AMBIGUOUS},
+                    stream=True,
+                    min_tokens=300,
+                    temperature=1,
+                    seed=1,
+                )
                 | {"max_tokens": 400},
             )
         ],
@@ -425,7 +431,7 @@ def _self_referring() -> list[Ask]:
         {"type": "function", "function": {"name": f"t{number}", "parameters": _TO_ITSELF}}
         for number in range(40)
     ]
-    return [Ask(CHAT, _chat(tools=tools, guided_choice=["<tool_call>x</tool_call>"], n=32))]
+    return [Ask(CHAT, _chat(tools=tools, structured_outputs={"choice": ["<tool_call>x</tool_call>"]}, n=32))]
 
 
 def _strict_ladder() -> list[Ask]:
@@ -440,7 +446,7 @@ def _stops(number: int) -> list[str]:
     return [("ab" * 128)[: 250 - one] + f"c{one:05}" for one in range(number)]
 
 
-_FOLLOWS: dict[str, Any] = {"guided_regex": "(ab){60,64}", "max_tokens": 64}
+_FOLLOWS: dict[str, Any] = {"structured_outputs": {"regex": "(ab){60,64}"}, "max_tokens": 64}
 
 STEPS = [
     _row("40 tools, 32 answers", _BUDGETS, _self_referring, *(ANSWERED, REFUSED), pace=8.0),

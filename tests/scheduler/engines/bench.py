@@ -9,21 +9,16 @@ from itertools import count
 from pathlib import Path
 
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
-from scheduler.engines.boundary import EngineProvision, EngineTraits
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.death import Death
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
-from scheduler.intake.admission import Admission
-from scheduler.intake.expiry import Expiry
-from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import Requests
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import Begun, Counters, Ready, Retired, StepOutput, ToEngine, TokenOut
 from scheduler.statistics import DeathCause
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.observation import RequestSamples
 from scheduler.telemetry.request_recorder import RequestRecorder
 from tests.fakes.scheduling import in_place
 from tests.scheduler.requests.records import make_record
@@ -57,28 +52,16 @@ class PoolBench:
         )
         # The pool's tasks do not run.
         config = replace(config, load_at_start=False)
-        metrics, requests = Metrics().of_model("tiny"), Requests()
-        self.queue = IntakeQueue(config.intake, requests)
-        admission = Admission(self.queue)
         self.accepted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
         self._ids = count(1)
-        traits = EngineTraits(
+        self.pool = Pool(
             config,
             EngineProvision(lambda number: NoLauncher()),
-            metrics,
-            RequestSamples(metrics),
-            clock=lambda: 0.0,
-        )
-        self.pool = Pool(
-            traits,
-            requests,
-            self.queue,
-            admission,
-            Expiry(config.intake, admission.retry_seconds),
-            RequestRecorder(metrics),
+            RequestRecorder(Metrics().of_model("tiny")),
             in_place,
             lambda: None,
+            clock=lambda: 0.0,
         )
 
     # --- what clients do
@@ -87,13 +70,12 @@ class PoolBench:
         """Take a request in, as the service does."""
         record = make_record(next(self._ids), session=session, prompt=prompt, max_tokens=1000)
         self.accepted.append(record)
-        self.queue.push(record, 0.0)
-        self.pool.effects.carry_out()
+        self.pool.accept([record])
         return record
 
     def cancel(self, record: StreamRecord) -> None:
         record.abandon()
-        self.pool.effects.cancel(record)
+        self.pool.cancel(record)
 
     # --- what engines do
 
@@ -103,7 +85,7 @@ class PoolBench:
     def ready(self, *names: str | int) -> None:
         for name in names:
             self.sent.setdefault(str(name), [])
-            self.engine(name).begin_life(READY, partial(self._send, str(name)))
+            self.engine(name).process_ready(READY, partial(self._send, str(name)))
 
     def _send(self, name: str, message: ToEngine) -> None:
         encode(message)  # As the link does, with all that it raises.

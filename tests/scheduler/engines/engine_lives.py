@@ -109,7 +109,7 @@ class Heard:
     def loading(self, stage: str) -> None:
         self.stages.append(stage)
 
-    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+    def process_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         self.calls.append("ready")
         self.ready, self.send = ready, send
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.engines.compatibility import Compatibility, refusal
+from scheduler.engines.compatibility import refusal
 from scheduler.shared.messages import PROTOCOL_VERSION, Ready
+from tests.scheduler.engines.bench import PoolBench
 
 FIRST = Ready(
     PROTOCOL_VERSION, "Metal", "qwen3", 8192, 64, 0, "bfloat16", fingerprint="ab" * 32, host="mac-1"
@@ -44,8 +45,8 @@ def test_what_would_change_tokens_is_refused_by_name(fields: dict[str, object], 
 
 def test_the_first_one_decides_for_good() -> None:
     """A refused one changes nothing."""
-    compatibility = Compatibility()
-    assert compatibility.refusal(FIRST) == ""
+    pool = PoolBench(engines=1).pool
+    assert pool._refusal(FIRST) == ""
     for _ in range(2):
-        assert compatibility.refusal(other(vocabulary=9))
-        assert compatibility.refusal(other()) == ""
+        assert pool._refusal(other(vocabulary=9))
+        assert pool._refusal(other()) == ""

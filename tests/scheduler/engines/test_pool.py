@@ -262,7 +262,7 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     bench.cancel(leaver)
     retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters(row_tokens=10_000))
     bench.engine(0).step(retired)
-    life = bench.engine(0).life
+    life = bench.engine(0).process
     assert life is not None
     likely = life.likely
     assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)

@@ -52,9 +52,9 @@ async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockCloc
         await trio.sleep(1.0)
         async with farm.models["titles"].scheduler.stream(ask("hi")) as stream:
             await trio.sleep(2.0)
-            assert stream.progress == Queued(0, "memory, which planner has")
+            assert stream.progress == Queued("memory, which planner has")
             await trio.sleep(60.0)
-            assert stream.progress == Queued(0, "memory, until planner is unloaded")
+            assert stream.progress == Queued("memory, until planner is unloaded")
             events = [event async for event in Events(stream)]
         assert isinstance(events[-1], Finished)
 

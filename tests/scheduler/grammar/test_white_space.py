@@ -1,4 +1,4 @@
-"""White space between JSON tokens: what a pretty-printer writes there, or what the client says."""
+"""White space between JSON tokens: what a pretty-printer writes there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from scheduler.answer.answer_format import PLAIN
-from scheduler.errors import InvalidRequest
 from scheduler.grammar.white_space import MAX_LEVELS, indentation_levels
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TextPrompt
-from scheduler.structure import JsonText, WhiteSpace
+from scheduler.structure import JsonText
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.grammar_library import library_of
@@ -32,19 +31,13 @@ TRIP: dict[str, Any] = {
 BEFORE, LINES = '{\n  "city": "a\\n\\n     b",', '\n  "days": [\n    1\n  ]\n}'
 
 
-def accepts(schema: Any, text: str, white_space: WhiteSpace | None = None) -> bool:
+def accepts(schema: Any, text: str) -> bool:
     """Whether an answer that is held to `schema` may be `text`, and may end there."""
-    asked = JsonText(schema, "guided_json", white_space)
+    asked = JsonText(schema, "guided_json")
     prepared = PREPARATION.prepare(GenerationRequest("x", TextPrompt("x"), structure=asked))
     vocabulary = library_of(PREPARATION)
     matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     return bool(matcher.validate_tokens([*text.encode(), EOS]) == len(text.encode()) + 1)
-
-
-def refused(white_space: WhiteSpace) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as raised:
-        accepts(TRIP, "{}", white_space)
-    return raised.value
 
 
 @given(st.integers(0, 400), st.sampled_from([None, 1, 2, 3, 4, "\t"]), st.booleans())
@@ -103,31 +96,3 @@ LEVELS: list[tuple[Any, int]] = [
 def test_the_indentation_is_bounded_by_what_the_schema_declares(schema: Any, levels: int) -> None:
     """Whatever it is, in bounded time: what is open, or wrong, counts as deep."""
     assert indentation_levels(schema) == levels
-
-
-@pytest.mark.parametrize("regex", [r"\n*", "\n*", "[\n]*", r"\x0a{0,9}", r"(\r\n|\n)*"])
-def test_a_client_may_say_what_is_allowed(regex: str) -> None:
-    """vLLM's `whitespace_pattern`, a line break also as itself."""
-    newlines = WhiteSpace(regex, "structured_outputs.whitespace_pattern")
-    assert accepts(TRIP, '{\n\n\n"city":"a b","days":[]\n}', newlines)
-    assert not accepts(TRIP, '{"city": "a b","days":[]}', newlines)
-
-
-@pytest.mark.parametrize(
-    ("regex", "words"),
-    [
-        ("[ ", "unclosed character class"),
-        ("(?=a) ", "look-around"),
-        ("( {1,1000}){1,1000}", "fuel"),
-        (".*", "more than the white space of JSON"),
-        (r"\s*", "more than the white space of JSON"),
-        (' |"', "more than the white space of JSON"),
-        ("\u00a0", "more than the white space of JSON"),
-        ("/", "more than the white space of JSON"),
-    ],
-)
-def test_a_pattern_that_is_no_white_space_is_refused(regex: str, words: str) -> None:
-    """By its place: the answer would be no JSON, or the pattern costs too much."""
-    refusal = refused(WhiteSpace(regex, "structured_outputs.whitespace_pattern"))
-    assert refusal.param == "structured_outputs.whitespace_pattern"
-    assert words in refusal.message

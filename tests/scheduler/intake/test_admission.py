@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from scheduler.config import IntakeConfig
 from scheduler.errors import (
-    DeadlineUnmeetable,
     InvalidRequest,
     QueueFull,
     SchedulerError,
@@ -23,7 +22,6 @@ from scheduler.errors import (
 )
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
-from scheduler.request import GenerationRequest
 from tests.fakes.scheduling import ask
 from tests.scheduler.intake.tickets import dispatch_next, empty_queue
 from tests.scheduler.requests.records import make_record
@@ -117,80 +115,12 @@ def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[
     admission = Admission(queue)
     for request_id, tokens in enumerate(prompts):
         if not len(queue) or queue.prompt_tokens + tokens <= limit:
-            admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
+            admission.check_prepared(ask(), tokens, 0.0)
             queue.push(make_record(request_id, prompt=[1] * tokens), 0.0)
         else:
             with pytest.raises(QueueFull, match=f"{queue.prompt_tokens} prompt tokens are waiting"):
-                admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
+                admission.check_prepared(ask(), tokens, 0.0)
         assert queue.prompt_tokens <= limit or len(queue) == 1
-
-
-def hurried(timeout: float) -> GenerationRequest:
-    return ask(timeout_seconds=timeout)
-
-
-@pytest.mark.parametrize(("timeout", "is_met"), [(10.5, False), (12.0, False), (12.2, True), (1e6, True)])
-def test_a_deadline_that_its_place_in_the_queue_cannot_meet_is_refused(timeout: float, is_met: bool) -> None:
-    """Ten ahead at one a second: it is done after eleven, and a tenth more is wanted to be sure."""
-    admission = admission_at(queue_of(10, max_queue=100), 1.0)
-
-    def check() -> None:
-        admission.check_prepared(hurried(timeout), 3, timeout, 0.0, waits=True)
-
-    if is_met:
-        check()
-        return
-    error = refusal(check)
-    assert isinstance(error, DeadlineUnmeetable)
-    assert (error.param, error.retry_after_seconds) == ("timeout", 1.0)
-    assert f"{timeout:g} s cannot be met: the estimated time to completion is 11.0 s" in error.message
-
-
-@pytest.mark.parametrize(("max_tokens", "is_met"), [(None, False), (100, False), (10, True)])
-def test_a_deadline_counts_its_own_time_on_board_too(max_tokens: int | None, is_met: bool) -> None:
-    """Twenty on board, one a second: an answer takes twenty, one of a tenth of the usual tokens two. Ten are
-    ahead."""
-    queue = queue_of(30)
-    for _ in range(20):
-        dispatch_next(queue)
-    queue.push(record := make_record(1000), 0.0)
-    dispatch_next(queue)
-    record.output_tokens = 100
-    queue.charge_actual(record, 0.0)
-    admission = admission_at(queue, 1.0)
-
-    def check() -> None:
-        request = ask(max_tokens=max_tokens, timeout_seconds=15)
-        admission.check_prepared(request, 3, 15.0, 0.0, waits=True)
-
-    if is_met:
-        check()
-    else:
-        assert isinstance(refusal(check), DeadlineUnmeetable)
-
-
-def test_a_quiet_tenants_deadline_is_judged_by_its_own_turn() -> None:
-    """A hundred of the flood's are waiting, of which one goes before it."""
-    queue = queue_of(100, "flood", max_queue=200)
-    admission = admission_at(queue, 1.0)
-    admission.check_prepared(ask(tenant="quiet"), 3, 4.0, 0.0, waits=True)
-    flood = ask(tenant="flood", timeout_seconds=4)
-    error = refusal(lambda: admission.check_prepared(flood, 3, 4.0, 0.0, waits=True))
-    assert isinstance(error, DeadlineUnmeetable)
-
-
-def test_nobody_is_refused_for_a_guess_or_where_nothing_is_waited_for() -> None:
-    """Without a measured pace, or with room in the engine, a deadline is met until it is not."""
-    queue = queue_of(10, max_queue=100)
-    Admission(queue).check_prepared(hurried(2), 3, 2.0, 0.0, waits=True)
-    admission_at(queue, 1.0).check_prepared(hurried(2), 3, 2.0, 0.0, waits=False)
-
-
-def test_a_deadline_that_passed_while_it_was_tokenized_is_refused() -> None:
-    """It is over before it begins."""
-    admission = Admission(empty_queue(IntakeConfig()))
-    error = refusal(lambda: admission.check_prepared(hurried(1), 3, 1.0, 1.5, waits=False))
-    assert isinstance(error, DeadlineUnmeetable)
 
 
 def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:

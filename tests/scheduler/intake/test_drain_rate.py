@@ -97,5 +97,4 @@ def test_there_is_no_figure_before_there_is_a_measurement() -> None:
     rate, now = steady(0.5, 7)
     assert rate.per_second(now) is None
     rate.departed(now + 0.5)
-    assert rate.is_known
     assert rate.per_second(now + 0.5) is not None

@@ -37,7 +37,6 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def push(self, tenant: str, session: str, priority: int, tokens: int, output: int) -> None:
         one = Ticket(next(self.ids), tenant, session, priority, tokens, tokens, output, self.now)
-        assert self.queue.ahead_of_next(tenant, session, priority, self.now) <= len(self.waiting)
         self.queue.push(one)
         self.waiting[one.request_id] = one
 
@@ -81,11 +80,6 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def it_holds_what_was_pushed_and_nothing_else(self) -> None:
         assert len(self.queue) == len(self.waiting)
-        for request_id in range(1, 41):
-            assert (request_id in self.queue) == (request_id in self.waiting)
-            ahead = self.queue.ahead_of(request_id, self.now)
-            assert (ahead is not None) == (request_id in self.waiting)
-            assert ahead is None or 0 <= ahead < len(self.waiting)
 
     @invariant()
     def the_statistics_add_up(self) -> None:
@@ -98,11 +92,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert sorted(set(keys)) == sorted({(t.priority, t.tenant, t.session) for t in self.waiting.values()})
         assert [key[0] for key in keys] == sorted(key[0] for key in keys)
         assert all(flow.tenant_service_tokens >= -1e-6 for flow in flows)
-
-    @invariant()
-    def somebody_is_next(self) -> None:
-        if self.waiting:
-            assert min(self.queue.ahead_of(one, self.now) or 0 for one in self.waiting) == 0
 
 
 TestQueue = QueueMachine.TestCase
@@ -153,68 +142,6 @@ def test_an_aged_flood_does_not_pass_a_quiet_tenant() -> None:
     quiet = ticket("quiet", at=server.now)
     server.push(quiet)
     assert quiet in [server.serve() for _ in range(4)]
-
-
-# --- the estimated place
-
-
-_arrivals = st.tuples(st.sampled_from("ABC"), st.sampled_from("xyz"), st.integers(-1, 1))
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(
-    history=st.lists(st.one_of(_arrivals, st.none()), max_size=40),
-    waiting=st.lists(_arrivals, min_size=1, max_size=20),
-    newcomer=_arrivals,
-    priority=st.integers(-1, 1),
-    tokens=sizes,
-    seconds_per_token=st.sampled_from([0.0, 0.001, 0.01]),
-)
-def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
-    history: list[tuple[str, str, int] | None],
-    waiting: list[tuple[str, str, int]],
-    newcomer: tuple[str, str, int],
-    priority: int,
-    tokens: int,
-    seconds_per_token: float,
-) -> None:
-    """Whatever was served before in any band (None serves one): `ahead_of` and the queue rank flows alike.
-    What is served from another band meanwhile is charged to the same accounts, and changes the order."""
-    server = Server(FairnessConfig(aging_seconds=1e9), seconds_per_token)
-    for event in history:
-        if event is not None:
-            server.push(ticket(*event[:2], priority=event[2], tokens=tokens, at=server.now))
-        elif len(server.queue):
-            server.serve()
-    while len(server.queue):
-        server.serve()
-    for one in waiting:
-        server.push(ticket(*one[:2], priority=priority, tokens=tokens, at=server.now))
-    expected = server.queue.ahead_of_next(*newcomer[:2], priority, server.now)
-    newest = ticket(*newcomer[:2], priority=priority, tokens=tokens, at=server.now)
-    server.push(newest)
-    assert server.queue.ahead_of(newest.request_id, server.now) == expected
-    places = {one: server.queue.ahead_of(one, server.now) for one in server.queue._tickets}
-    order = [server.queue.pop(server.now).request_id for _ in places]
-    assert [places[one] for one in order] == list(range(len(order)))
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(
-    tokens=st.lists(sizes, min_size=2, max_size=20),
-    pauses=st.lists(st.floats(0, 50), min_size=20, max_size=20),
-)
-def test_the_request_with_none_ahead_is_the_next_whatever_requests_cost(
-    tokens: list[int], pauses: list[float]
-) -> None:
-    """Also if a flow is overdue."""
-    server = Server(FairnessConfig(patience_seconds=30.0))
-    for number, cost in enumerate(tokens):
-        server.push(*(ticket(str(number), session, tokens=cost) for session in "xy"))
-    for pause in pauses[: len(tokens)]:
-        server.now += pause
-        first = [one for one in server.queue._tickets if server.queue.ahead_of(one, server.now) == 0]
-        assert first == [server.serve().request_id]
 
 
 # --- costs

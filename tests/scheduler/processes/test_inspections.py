@@ -8,7 +8,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.processes.calls import Calls, Inspections
+from scheduler.processes.inspections import Inspections
 from scheduler.shared.messages import Inspect, Inspection, ToEngine
 from scheduler.shared.reports import CacheReport, PrefixReport
 
@@ -27,8 +27,7 @@ class Engine:
 
     def begin(self) -> None:
         """Its next process."""
-        self.calls = Calls(self._take)
-        self.pending = Inspections(self.calls)
+        self.pending = Inspections(self._take)
 
     def _take(self, message: ToEngine) -> None:
         assert isinstance(message, Inspect)
@@ -37,7 +36,7 @@ class Engine:
     def answer(self) -> None:
         """Answer the last query."""
         asked = self.asked[-1]
-        self.calls.answered(asked.query, Inspection(asked.query, 0, report(asked.top)))
+        self.pending.answered(Inspection(asked.query, 0, report(asked.top)))
 
     async def view(self, top: int = 0, head_tokens: int = 0) -> Inspection:
         return await self.pending.inspect(False, top, head_tokens)
@@ -126,7 +125,7 @@ async def test_a_dead_engine_fails_all_viewers_and_the_next_one_is_asked(
         for _ in range(3):
             nursery.start_soon(viewer)
         await trio.testing.wait_all_tasks_blocked()
-        engine.calls.close()
+        engine.pending.close()
     assert len(failed) == 3
     with pytest.raises(Unavailable):
         await engine.view()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler.engines.multiplexer import Multiplexer
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event, State
-from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import AWAITING, ENDING, Requests
 from scheduler.shared.framing import encode
@@ -39,7 +39,7 @@ class Board:
     reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = AnswerReading(in_place, self.requests, self.carry_out)
+        self.reading = AnswerReading(in_place, self.requests, self.reconcile)
         self.multiplexer = Multiplexer(
             "0",
             self.requests,
@@ -55,9 +55,9 @@ class Board:
 
     def cancel(self, record: StreamRecord) -> None:
         self.requests.move(record, Event.CANCEL)
-        self.carry_out()
+        self.reconcile()
 
-    def carry_out(self) -> None:
+    def reconcile(self) -> None:
         """As the pool does."""
         while self.requests.cancelling:
             if (record := self.requests.cancelling.popleft()).state is State.CANCELLING:
@@ -75,13 +75,13 @@ class Board:
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
         advanced = self.multiplexer.route(output)
-        self.carry_out()
+        self.reconcile()
         return advanced
 
     def lose_all(self) -> None:
         """The engine dies."""
         self.multiplexer.lose_all()
-        self.carry_out()
+        self.reconcile()
 
     @property
     def on_board(self) -> list[StreamRecord]:

@@ -44,7 +44,7 @@ class Desk(Board):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reading = AnswerReading(self._offload, self.requests, self.carry_out, lambda: self.cpu)
+        self.reading = AnswerReading(self._offload, self.requests, self.reconcile, lambda: self.cpu)
         self.multiplexer._reading = self.reading
 
     async def _offload(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:

@@ -92,7 +92,7 @@ def test_nothing_follows_the_final_event(again: Finished | None) -> None:
 def read_mailbox() -> tuple[Mailbox, RequestStream]:
     doorbell, record = Doorbell(), make_record()
     record.mailbox = Mailbox(doorbell)
-    return record.mailbox, RequestStream([record], doorbell, lambda *_: None)
+    return record.mailbox, RequestStream([record], doorbell)
 
 
 @trio_test

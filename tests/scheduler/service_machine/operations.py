@@ -34,7 +34,6 @@ WEIGHTS = {
     "ask": 16,
     "leave": 3,
     "pass_time": 6,
-    "sleep": 1,
     "report": 1,
     "inspect": 1,
     # An engine's process starts, or does not.
@@ -147,9 +146,6 @@ async def operate(world: World, nursery: trio.Nursery, operation: Operation) -> 
             draw.choice(reading).leave()
         case "pass_time":
             await trio.sleep(draw.choice([0.05, 0.5, 3.0, 15.0, 70.0]))
-        case "sleep":
-            world.slept_seconds += 100.0
-            await trio.sleep(1.1)
         case "report":
             for report in (scheduler.operations.report, scheduler.operations.observe):
                 report()

@@ -32,7 +32,7 @@ def check(world: World) -> None:
         asked = [client for client in world.clients if client.model == number]
         records = [record for client in asked for record in client.records]
         here = [record for record in records if record.state is not State.RETIRED]
-        _each_is_in_one_place(scheduler._requests, scheduler.pool, here)
+        _each_is_in_one_place(scheduler.pool.requests, scheduler.pool, here)
         assert all(record.unread for record in here if record.state is State.ENDING), (
             "nothing is left to read"
         )
@@ -47,7 +47,7 @@ def check(world: World) -> None:
 
 def nothing_is_left(scheduler: Scheduler) -> bool:
     """Return whether no request has left anything behind, when all are over."""
-    here = len(scheduler._requests) + len(scheduler._expiry) + scheduler.queue.open_charges
+    here = len(scheduler.pool.requests) + len(scheduler.pool.expiry) + len(scheduler.queue._dispatched)
     return here + len(scheduler.pool.reading._waiting) == 0
 
 
@@ -68,21 +68,21 @@ def _each_is_in_one_place(requests: Requests, pool: Pool, here: Sequence[StreamR
 def _nobody_waits_beside_room(pool: Pool, queue: IntakeQueue) -> None:
     """Nor has an engine without a process a request."""
     open_ = [one for one in pool if one.room and not one.quarantined]
-    assert pool.dispatcher.held or not (open_ and len(queue)), "requests wait, and an engine has room"
-    lost = pool.dispatcher.awaiting(suspect=False)
+    assert pool.held or not (open_ and len(queue)), "requests wait, and an engine has room"
+    lost = pool.awaiting(suspect=False)
     assert not (lost and any(one.room for one in pool)), "a lost request waits, and an engine has room"
     assert all(one.ready or not one.requests for one in pool), "an engine has requests and no process"
 
 
 def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecord]) -> None:
     """Charges, bounds and timers are those of the requests that are here."""
-    queue, deadlines = scheduler.queue, scheduler._expiry._deadlines
+    queue, deadlines = scheduler.queue, scheduler.pool.expiry._deadlines
     queued = [record for record in here if record.state is State.QUEUED]
-    assert queue.open_charges == sum(record.dispatched_at is not None for record in here)
+    assert len(queue._dispatched) == sum(record.dispatched_at is not None for record in here)
     assert queue._per_tenant == Counter(record.request.tenant for record in queued)
     assert queue.prompt_tokens == sum(len(record.submit.prompt) for record in queued)
     assert len(queue.fair) == len(queued)
-    assert not scheduler._admission._preparing
+    assert not scheduler.pool.admission._preparing
     for tenant, account in queue.fair._ledger._root.sessions.items():
         own = [one for one in here if one.request.tenant == tenant]
         assert account.waiting == sum(one.state is State.QUEUED for one in own)
@@ -111,7 +111,7 @@ def _nobody_waits_for_nothing(scheduler: Scheduler) -> None:
     pool = scheduler.pool
     _nobody_waits_beside_room(pool, scheduler.queue)
     for engine in pool:
-        assert not engine.quarantined or engine.suspect is not None or pool.dispatcher.awaiting(suspect=True)
+        assert not engine.quarantined or engine.suspect is not None or pool.awaiting(suspect=True)
         suspects = [one for one in engine.on_board.values() if one.suspect and not one.trusted]
         assert len(suspects) <= 1, "one of them would be blamed for the other"
         if suspects and suspects[0].deaths >= MOST_DEATHS:

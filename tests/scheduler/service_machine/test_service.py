@@ -12,9 +12,9 @@ import trio
 from hypothesis import Phase, given, settings
 from trio.testing import MockClock
 
+from scheduler.engines.multiplexer import Multiplexer
 from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.intake.expiry import Expiry
-from scheduler.requests.multiplexer import Multiplexer
 from tests.examples import examples
 from tests.scheduler.service_machine.operations import (
     Operation,

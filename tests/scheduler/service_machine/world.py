@@ -142,7 +142,6 @@ class World:
         self.errors: list[BaseException] = []
         self.logs: list[EventDict] = []
         self.over: BaseException | None = None
-        self.slept_seconds = 0.0
         names = [f"m{number}" for number in range(setup.models)]
         needs = dict.fromkeys(names, lambda device: FLOOR_BYTES)
         self.shared = MemoryBudget(needs) if setup.shares_memory and setup.models > 1 else None
@@ -171,7 +170,6 @@ class World:
             load_at_start=model == 0,
             must_start=setup.models == 1,
             recovery=RecoveryConfig(max_failed_starts=4),
-            continuous=lambda: trio.current_time() + self.slept_seconds,
             **(_TIGHT if setup.is_tight else {}),
         )
         if shared:

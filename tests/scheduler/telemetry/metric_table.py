@@ -17,15 +17,15 @@ from tests.api.field_table import replace_table
 from tests.grafana.exported import registry
 
 PAGE = Path(__file__).parents[3] / "scheduler" / "telemetry" / "METRICS.md"
-START = "| metric | type | labels | |\n"
+START = "| metric | |\n"
 _GROUPS = ("Server", "Model", "Engine")
 
 
 def table() -> str:
-    rows = [START.rstrip(), "|---|---|---|---|"]
+    rows = [START.rstrip(), "|---|---|"]
     families = list(_families())
     for group in _GROUPS:
-        rows.append(f"| **{group}** | | | |")
+        rows.append(f"| **{group}** | |")
         rows += [_row(labels, metric) for labels, metric in families if _group(labels) == group]
     return "\n".join(rows)
 
@@ -46,8 +46,8 @@ def _group(labels: Sequence[str]) -> str:
 
 def _row(labels: Sequence[str], metric: Metric) -> str:
     name = metric.name + ("_total" if metric.type == "counter" else "")
-    own = ", ".join(f"`{label}`" for label in labels if label not in (MODEL, ENGINE))
-    return f"| `{name}` | {metric.type} | {own} | {metric.documentation} |"
+    own = ",".join(label for label in labels if label not in (MODEL, ENGINE))
+    return f"| `{name}{own and f'{{{own}}}'}` | {metric.documentation} |"
 
 
 def rewrite(text: str) -> str:

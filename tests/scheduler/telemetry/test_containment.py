@@ -11,7 +11,7 @@ import trio
 from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
-from scheduler.engines.life import Life
+from scheduler.engines.engine import EngineProcess
 from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Counters, ScriptedPlan
@@ -82,8 +82,8 @@ async def undisturbed() -> list[str]:
     return await texts_of(make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01)))
 
 
-def life_of(scheduler: Scheduler) -> Life:
-    life = scheduler.pool["0"].life
+def life_of(scheduler: Scheduler) -> EngineProcess:
+    life = scheduler.pool["0"].process
     assert life is not None
     return life
 

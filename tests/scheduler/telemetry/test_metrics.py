@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler.errors import (
-    DeadlineUnmeetable,
     Draining,
     QueueFull,
     SchedulerError,
@@ -23,7 +22,6 @@ from tests.fakes.samples import sample
     [
         (QueueFull("no"), "queue_full"),
         (TenantLimit("no", retry_after_seconds=1.0), "tenant_limit"),
-        (DeadlineUnmeetable("no"), "deadline"),
         (Draining("no"), "draining"),
         (Unavailable("no"), "unavailable"),
     ],

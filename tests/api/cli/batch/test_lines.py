@@ -22,17 +22,13 @@ def request(name: str, content: str = "hi", url: str = "/v1/chat/completions", *
     return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}).encode() + b"\n"
 
 
-def test_requests_with_a_common_beginning_go_together() -> None:
-    """In the order in which the beginnings first come, and within one in the file's."""
-    first, second = "a" * 5000, "b" * 5000
-    source = io.BytesIO(
-        request("1", first + "x") + request("2", second) + b"\n" + request("3", first) + request("4", second)
-    )
+def test_requests_go_in_the_order_of_the_file() -> None:
+    source = io.BytesIO(request("1") + request("3") + b"\n" + request("2") + request("4"))
     lines = pending(source, set())
     assert [line.custom_id for line in lines] == ["1", "3", "2", "4"]
     starts = [source.getvalue()[line.at :].partition(b'"custom_id": ')[2][:3] for line in lines]
     assert starts == [b'"1"', b'"3"', b'"2"', b'"4"'], "where each lies in the file"
-    assert [line.custom_id for line in pending(io.BytesIO(source.getvalue()), {"1", "4"})] == ["2", "3"]
+    assert [line.custom_id for line in pending(io.BytesIO(source.getvalue()), {"1", "4"})] == ["3", "2"]
 
 
 @pytest.mark.parametrize(

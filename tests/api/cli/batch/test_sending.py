@@ -3,6 +3,7 @@ it has room for."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections import Counter
@@ -50,11 +51,14 @@ class Server:
 
 
 def run(
-    answer: Callable[[httpx.Request], Any], requests: int, body: bytes = b'{"body": {"model": "m"}}\n'
+    answer: Callable[[httpx.Request], Any],
+    requests: int,
+    body: bytes = b'{"body": {"model": "m"}}\n',
+    answers: io.BytesIO | None = None,
 ) -> tuple[Counter[tuple[str, int]], Sending, float]:
     """Return how often each request was answered with each status, and how long all took."""
     lines = [Line(str(number), "/v1/chat/completions", len(body) * number) for number in range(requests)]
-    answers, progress = io.BytesIO(), list[None]()
+    answers, progress = answers or io.BytesIO(), list[None]()
     server = RunningServer("http://127.0.0.1:9", None, (), is_penstock=True)
     transport = httpx.MockTransport(answer)
     sending = Sending(
@@ -127,3 +131,16 @@ def test_it_gives_up_on_a_server_that_is_away() -> None:
     _, sending, seconds = run(lambda _: httpx.Response(503, json={"error": {"message": "draining"}}), 2)
     assert sending.gave_up == "503: draining"
     assert 600 < seconds < 800
+
+
+class _FullDisk(io.BytesIO):
+    name = "out.jsonl"
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_it_ends_when_the_disk_has_no_room_for_an_answer() -> None:
+    _, sending, _ = run(Server(8, []).answer, 100, answers=_FullDisk())
+    assert sending.gave_up == "out.jsonl cannot be written: No space left on device"
+    assert not sending.statuses

@@ -152,11 +152,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "the disk is full": (
         replace(LINUX, disks=(Disk("models", Path("/hub"), GB, True),)),
-        *("disk", "note", "1.0 GB free", "penstock rm"),
-    ),
-    "the disk says nothing": (
-        replace(LINUX, disks=(Disk("models", Path("/hub"), -1, True),)),
-        *("disk", "note", "nobody knows", ""),
+        *("disk", "note", "1.0 GB free", "hf cache rm"),
     ),
     "a misspelt variable": (
         replace(LINUX, variable_error="PENSTOCK_PROT: there is no such option"),
@@ -194,7 +190,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         replace(
             LINUX, models=(EMBEDDED, unread("a/packed", "hub", "packed as GPTQ: serve a conversion to MLX"))
         ),
-        *("a/packed", "note", "packed as GPTQ", "serve a conversion to MLX"),
+        *("a/packed", "note", "packed as GPTQ: serve a conversion to MLX", ""),
     ),
     "a file of a download that is cut short": (
         replace(LINUX, models=(EMBEDDED, unread("a/short", "hub", "a file is cut short: download it again"))),
@@ -202,7 +198,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "a field of config.json that is not computed": (
         replace(LINUX, models=(EMBEDDED, unread("own", "folder", "x 2 changes answers: take the field out"))),
-        *("own", "note", "x 2 changes answers", "take the field out"),
+        *("own", "note", "x 2 changes answers: take the field out", ""),
     ),
 }
 

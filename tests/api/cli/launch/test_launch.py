@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -94,16 +93,6 @@ def test_a_served_model_may_be_chosen(server: PlayedServer, home: Path) -> None:
     assert record(home)[0][3] == "owner/alias"
 
 
-def test_what_is_printed_is_not_run(server: PlayedServer, home: Path) -> None:
-    """It needs no agent, and it does what is printed."""
-    done = typed("--url", server.url, "--print", "qwen", "--", "-p", "two words")
-    assert done.exit_code == 0
-    assert not (home.parent / "record").exists()
-    assert subprocess.run(["sh", "-c", done.output], check=False).returncode == 3
-    assert record(home)[0] == ["--auth-type", "openai", "--model", "tiny", "-p", "two words"]
-    assert typed("--url", server.url, "--print", "codex").exit_code == 0
-
-
 def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedServer, home: Path) -> None:
     done = typed("--url", server.url, "codex")
     assert str(done.exception) == (
@@ -111,18 +100,11 @@ def test_an_agent_that_is_absent_is_named_with_its_installation(server: PlayedSe
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--url", CLOSED, "qwen"), "no server answers at http://127.0.0.1:9"),
-        (("--print", "qwen"), "no server answers at http://127.0.0.1:9"),
-    ],
-)
-def test_a_server_that_is_not_there_is_an_error(arguments: tuple[str, ...], said: str, home: Path) -> None:
-    """None is started where one was named, or nothing is to be run."""
-    error = typed(*arguments).exception
+def test_a_server_that_is_not_there_is_an_error(home: Path) -> None:
+    """None is started where one was named."""
+    error = typed("--url", CLOSED, "qwen").exception
     assert isinstance(error, OperatorError)
-    assert said in str(error)
+    assert "no server answers at http://127.0.0.1:9" in str(error)
     assert "penstock serve" in str(error)
 
 
@@ -135,17 +117,3 @@ def test_a_model_that_is_not_served_is_an_error(server: PlayedServer, home: Path
 @pytest.mark.parametrize("arguments", [("cursor",), (), ("qwen", "-p"), ("qwen", "--url", "ftp://x")])
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], home: Path) -> None:
     assert typed(*arguments).exit_code == 2
-
-
-def test_a_server_that_is_started_ends_with_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one at the default address. `penstock serve` writes below the user's cache folder only."""
-    monkeypatch.setenv("PENSTOCK_ENGINE", "scripted")
-    monkeypatch.setenv("PENSTOCK_SCRIPTED", "stop_after=4")
-    done = typed("qwen")
-    assert done.exit_code == 3, done.output
-    assert "started one with penstock-embedded" in done.output
-    _, environment, said = record(home)
-    assert said
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(environment["OPENAI_BASE_URL"], trust_env=False)
-    assert [path for path in home.rglob("*") if path.is_file() and ".cache" not in path.parts] == []

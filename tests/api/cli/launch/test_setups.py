@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
 from api.cli.launch.agents import AGENTS, Setup, output_tokens, target_of
-from api.cli.launch.command import setup_of, shell_text, warning
+from api.cli.launch.command import setup_of, warning
 from api.cli.launch.foreground import environment_of
 from api.cli.running_server import ListedModel, RunningServer
 
@@ -193,20 +192,3 @@ def test_a_model_for_tests_is_answered_with_three_that_agents_can_use(name: str)
 def test_a_proxy_is_not_asked_for_this_machine(url: str, own: dict[str, str], excepted: str | None) -> None:
     got = setup_of(AGENTS["claude"], server(CODER, url=url), None, None, own).environment
     assert (got.get("NO_PROXY"), got.get("no_proxy")) == (excepted, excepted)
-
-
-SHOW = """printf '%s|' "$A" "${GONE-gone}" "$0" "$(cat "$F")"; rm -r "${F%/*}" """
-
-
-@pytest.mark.parametrize("word", ["", "two words", "it's $HOME `id` \\", 'a\nb\x1e"c"', "{folder}x {folder}"])
-def test_what_is_printed_is_what_a_shell_runs(word: str) -> None:
-    """Word for word: the variable, the argument, the file, and no variable that is in the way."""
-    printed = shell_text(
-        Setup({"A": f"={word}"}, removed=("GONE", "ABSENT"), files={"F": [word]}),
-        ("sh", "-c", SHOW, f"={word}"),
-        {"GONE": "1"},
-    )
-    assert "ABSENT" not in printed
-    run = ["sh", "-c", printed]
-    done = subprocess.run(run, env={"PATH": "/usr/bin:/bin", "GONE": "1"}, capture_output=True, check=True)
-    assert done.stdout.decode() == f"={word}|gone|={word}|{json.dumps([word])}|"

@@ -202,7 +202,6 @@ def test_systemd_takes_the_units(
     [
         ({"host": "0.0.0.0", "port": "80"}, {"0.0.0.0:80"}),
         ({"host": "::", "port": "80"}, {"[::]:80"}),
-        ({"host": "127.0.0.1", "metrics_port": "9000"}, {"127.0.0.1:8000", "127.0.0.1:9000"}),
     ],
 )
 def test_systemd_gets_addresses_and_no_names(options: dict[str, str], addresses: set[str]) -> None:

@@ -283,12 +283,12 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
     prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
     device.held_bytes = lambda: prefixes.nbytes
 
-    def carry_out(change: BudgetChange) -> None:
+    def apply(change: BudgetChange) -> None:
         keep_to(device, change)
         if change.kv_bytes is not None:
             prefixes.set_budget(change.kv_bytes)
 
-    watch = MemoryWatch(device, prefixes, carry_out, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch = MemoryWatch(device, prefixes, apply, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     for at, (outside, chunk, pressure) in enumerate(readings, 1):
         device.outside_bytes, device.pressure = outside * _MB, pressure
         watch.starting(True, 0)

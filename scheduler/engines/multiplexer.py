@@ -7,7 +7,7 @@ or when that dies: those without a final event await another one then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import structlog
 
@@ -33,27 +33,10 @@ from scheduler.shared.messages import (
     TokenOut,
     WaitOut,
 )
+from scheduler.telemetry.observation import RequestSamples
 
 _log = structlog.get_logger("multiplexer")
 _ENGINE_LOST = "the engine died"
-
-
-class RequestObserver(Protocol):
-    """Observes requests. It never raises: a fault in telemetry must not end a stream."""
-
-    def submitted(self, record: StreamRecord, now: float) -> None: ...
-    def resumed(self) -> None: ...
-    def tokens(self, record: StreamRecord, now: float) -> None:
-        """A step gave tokens. Called once, before `record` counts the first of them."""
-        ...
-
-    def late_token(self) -> None:
-        """A token came after the end of its answer, or after its reader had left."""
-        ...
-
-    def cancelled(self, seconds: float) -> None:
-        """Time from Cancel sent to Retired received."""
-        ...
 
 
 class Multiplexer:
@@ -64,7 +47,7 @@ class Multiplexer:
         engine: str,
         requests: Requests,
         send: Callable[[ToEngine], None],
-        observer: RequestObserver,
+        samples: RequestSamples,
         reading: AnswerReading,
         clock: Callable[[], float],
     ) -> None:
@@ -73,7 +56,7 @@ class Multiplexer:
         self._requests = requests
         self._held = requests.at(engine)
         self._send = send
-        self._observer = observer
+        self._samples = samples
         self._reading = reading
         self._clock = clock
 
@@ -82,9 +65,9 @@ class Multiplexer:
         now = self._clock()
         if first := record.state is State.QUEUED:
             record.dispatched_at = now
-            self._observer.submitted(record, now)
+            self._samples.submitted(record, now)
         else:
-            self._observer.resumed()
+            self._samples.resumed()
         self._requests.dispatch(record, self._engine, now)
         try:
             self._send(record.submit if first else record.resubmit_message())
@@ -166,10 +149,10 @@ class Multiplexer:
         record = self._record(request_id)
         for place, out in enumerate(tokens):
             if not record.listening or record.over:
-                self._observer.late_token()
+                self._samples.late_token()
                 continue
             if place == 0:
-                self._observer.tokens(record, now)
+                self._samples.tokens(record, now)
             self._requests.move(record, Event.TOKEN, now)
             record.count_token(out.token, now, begins_step=place == 0)
             is_stop_token = ends_with_stop_token and place == len(tokens) - 1
@@ -180,7 +163,7 @@ class Multiplexer:
     def _route_retired(self, retired: Retired) -> None:
         record = self._record(retired.request_id)
         if record.cancel_sent_at is not None:
-            self._observer.cancelled(self._clock() - record.cancel_sent_at)
+            self._samples.cancelled(self._clock() - record.cancel_sent_at)
         if not record.listening:
             self._requests.move(record, Event.RETIRE)
             return
