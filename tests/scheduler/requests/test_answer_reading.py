@@ -124,9 +124,6 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     assert (heavy.state, desk.left, desk.ending) == (State.RETIRED, [heavy], [])
 
 
-ENDS = ("the reader leaves", "its deadline passes", "its engine dies", "everything ends")
-
-
 _rows = st.lists(st.sampled_from("ab#E"), min_size=1, max_size=8).map("".join)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.requests.lifecycle import State
+from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
 from scheduler.shared.messages import Counters, PrefillOut, StepOutput, WaitOut
 from tests.examples import examples
@@ -20,6 +21,20 @@ def told(line: TimeLine, now: float) -> list[tuple[str, float, float]]:
         (span.phase + (f" for {span.waits_for}" if span.waits_for else ""), span.start, span.end)
         for span in phases(line.spans(now))
     ]
+
+
+def test_a_plain_request_is_queued_prefilled_and_decoded() -> None:
+    """Chunk by chunk; what it did since it was submitted is known with its first chunk."""
+    line = TimeLine(10.0)
+    line.enter(State.SUBMITTED, 11.0, engine="0")
+    assert told(line, 11.5)[-1] == ("submitted", 11.0, 11.5)
+    line.enter(State.PREFILLING, 12.0)
+    line.chunk(12.0, 100)
+    line.chunk(13.0, 150)
+    line.enter(State.DECODING, 13.0)
+    assert told(line, 20.0) == [("queue", 10.0, 11.0), ("prefill", 11.0, 13.0), ("decode", 13.0, 20.0)]
+    chunks = [(span.end, span.chunks, span.tokens) for span in line.spans(20.0) if span.chunks]
+    assert chunks == [(12.0, 1, 100), (13.0, 1, 50)]
 
 
 def test_it_says_what_it_waited_for_in_the_engine() -> None:
@@ -114,3 +129,15 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
         ("decode", 9.0, 9.5),
         ("preempted", 9.5, 10.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("write", "what"), [*(("enter", one) for one in (*IN_ENGINE, State.AWAITING_ENGINE)), ("chunk", 1)]
+)
+def test_each_writer_is_contained(write: str, what: object) -> None:
+    """Here by a time that cannot be compared."""
+    line = TimeLine(0.0)
+    arguments = (what, "now") if write == "enter" else ("now", what)
+    line.enter(State.DECODING, 0.0)
+    getattr(line, write)(*arguments)
+    assert isinstance(line.failure, TypeError)

@@ -24,9 +24,6 @@ def read(queued: int = 0, ttft: Sequence[tuple[float, float]] = NONE, **figures:
     return Reading({**dict.fromkeys(COLUMNS, 0), **figures}, ttft, NONE, queued)
 
 
-IDLE = read()
-
-
 def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:
     history = History()
     history.add(100.0, read(generated=50))

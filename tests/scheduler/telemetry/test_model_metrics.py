@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER, OUTCOMES, REJECTIONS, STARTS
 from scheduler.telemetry.metrics import Metrics
-
-FROM_THE_START = {
-    ("penstock_requests_total", "outcome"): OUTCOMES,
-    ("penstock_rejections_total", "reason"): REJECTIONS,
-    ("penstock_engines", "condition"): CONDITIONS,
-    ("penstock_band_queued_requests", "band"): BANDS,
-    ("penstock_tenant_output_tokens_total", "tenant"): ("acme", OTHER),
-    ("penstock_time_to_first_token_seconds_count", "start"): STARTS,
-}
 
 
 def labelled(metrics: Metrics, **labels: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
