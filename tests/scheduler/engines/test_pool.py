@@ -68,45 +68,6 @@ def test_exactly_the_poisons_fail_whatever_their_company(
     assert deaths <= (MOST_DEATHS + 1) * len(poisons)
 
 
-@pytest.mark.parametrize("cause", [DeathCause.CRASHED, DeathCause.OUT_OF_MEMORY])
-def test_beside_one_other_engine_suspects_wait_for_the_restarted_one(cause: DeathCause) -> None:
-    """One at a time, while new requests go to both; trusted ones go on at once."""
-    bench = PoolBench(2, slots=6)
-    bench.ready(0, 1)
-    trusted = [bench.arrive() for _ in range(4)]
-    for name in (0, 1):
-        bench.trust(name)
-    fresh = [bench.arrive() for _ in range(4)]
-    assert [record.engine for record in fresh].count("0") == 2, "to the engine with the fewest requests"
-    suspects = [record for record in fresh if record.engine == "0"]
-    bench.die(0, cause)
-    assert {record.engine for record in trusted} == {"1"}
-    assert [record.state for record in suspects] == [State.AWAITING_ENGINE] * 2
-    late = bench.arrive()
-    assert late.state is State.QUEUED, "the healthy engine is full, the other one is not ready"
-    bench.trust(1)
-    bench.ready(0)
-    assert [record.state for record in suspects] == [State.SUBMITTED, State.AWAITING_ENGINE]
-    assert late.engine == "0", "it goes on beside the suspect"
-    bench.trust(0)
-    assert [record.engine for record in suspects] == ["0", "0"]
-
-
-def test_new_requests_are_served_beside_a_suspect_that_computes_a_long_prompt() -> None:
-    """It has killed an engine once, and computes for minutes now; ten others come, are answered and go."""
-    bench = PoolBench(1, slots=4)
-    bench.ready(0)
-    suspect = bench.arrive()
-    bench.die(0, DeathCause.HUNG)
-    bench.ready(0)
-    for _ in range(10):
-        others = [bench.arrive() for _ in range(3)]
-        bench.compute(0, others)
-        bench.compute(0, others, others)
-        assert all(record.state is State.RETIRED for record in others)
-    assert (suspect.state, suspect.output_tokens) == (State.SUBMITTED, 0)
-
-
 def test_a_suspect_at_its_limit_that_had_company_is_alone_the_next_time() -> None:
     """Two died twice, together: which of them it was is seen when each computes alone."""
     bench = PoolBench(1, slots=4)
@@ -124,19 +85,6 @@ def test_a_suspect_at_its_limit_that_had_company_is_alone_the_next_time() -> Non
     assert bench.engine(0).quarantined
     bench.trust(0)
     assert bench.on_board(0) == [first, new, late], "neither it nor the other one needs to be alone"
-
-
-def test_who_was_not_in_the_step_is_no_suspect() -> None:
-    """It came while another one's prompt was computed: it goes on as if nothing had happened."""
-    bench = PoolBench(1, slots=4)
-    bench.ready(0)
-    computed, came = bench.arrive(), bench.arrive()
-    bench.die(0, DeathCause.HUNG, [computed])
-    assert (computed.suspect, came.suspect) == (True, False)
-    bench.ready(0)
-    assert bench.on_board(0) == [came]
-    bench.trust(0)
-    assert bench.on_board(0) == [came, computed]
 
 
 def test_suspects_of_a_crash_go_to_all_engines_at_once_but_to_the_last_one() -> None:
@@ -158,29 +106,6 @@ def test_suspects_of_a_crash_go_to_all_engines_at_once_but_to_the_last_one() -> 
     for name in (1, 2, 3):
         bench.trust(name)
     assert not any(engine.suspect for engine in bench.pool)
-
-
-def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() -> None:
-    """All of them go on at once where there is room, the cause being known."""
-    bench = PoolBench(4, slots=8)
-    bench.ready(0, 1, 2, 3)
-    records = [bench.arrive() for _ in range(16)]
-    bench.die(0, DeathCause.KILLED)
-    assert all(record.engine in ("1", "2", "3") for record in records)
-    assert all(record.state is State.SUBMITTED for record in records)
-    assert not any(engine.quarantined for engine in bench.pool)
-
-
-def test_the_lost_resume_in_the_order_of_their_acceptance() -> None:
-    """Though those of the first engine were lost last."""
-    bench = PoolBench(2, slots=2)
-    bench.ready(0, 1)
-    records = [bench.arrive() for _ in range(4)]
-    for name in (1, 0):
-        bench.trust(name)
-        bench.die(name)
-    bench.ready(1)
-    assert bench.on_board(1) == records[:2]
 
 
 def test_the_engine_learns_what_a_session_waits_for() -> None:
