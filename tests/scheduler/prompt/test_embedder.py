@@ -51,6 +51,13 @@ def test_dense_layers_and_length_are_read(tmp_path: Path) -> None:
     assert (plain.pooler, plain.dimensions) == (Pooler("embedding", normalize=False), SHAPE.hidden)
 
 
+def test_a_reranker_names_its_tokens(tmp_path: Path) -> None:
+    found = embedder_in(write_reranker(tmp_path / "two"))
+    assert found.pooler == Pooler("rerank", true_token=7, false_token=3)
+    alone = embedder_in(write_reranker(tmp_path / "one", false_token=None))
+    assert alone.pooler == Pooler("rerank", true_token=7, false_token=None)
+
+
 @pytest.mark.parametrize(
     ("config", "cut"),
     [({}, False), ({"is_matryoshka": True}, True), ({"matryoshka_dimensions": [8, 16]}, (8, 16))],

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.chat_template import alternating, renderer, strict
-from scheduler.prompt.template_reading import fitted, reading_of
-from scheduler.request import ChatPrompt, Message
-
-# As Qwen3.5 and Gemma write theirs.
-SYSTEM_FIRST = (
-    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
-    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
-)
-ALTERNATING = (
-    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}\n"
-    "{% set messages = messages[1:] %}{% endif %}"
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
-)
-OPENCODE: tuple[Message, ...] = (
-    {"role": "system", "content": "You write titles."},
-    {"role": "user", "content": "Generate a title:"},
-    {"role": "user", "content": "What does note.txt say?"},
-)
+from scheduler.prompt.chat_template import alternating, strict
+from scheduler.request import Message
 
 
-def rendered(template: str, *messages: Message) -> str:
-    tokenizer: Any = AutoTokenizer.from_pretrained(Path(TOKENIZER_FOLDER))
-    tokenizer.chat_template = template
-    render = renderer(tokenizer, None)
-    assert render is not None
-    return fitted(render, reading_of(render))(ChatPrompt(messages))
+def test_answers_in_a_row_are_one_with_all_thoughts_and_calls() -> None:
+    """Two agents may answer in turn, and one in two messages."""
+    messages: tuple[Message, ...] = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "", "tool_calls": [1]},
+        {"role": "assistant", "content": "c", "tool_calls": [2]},
+    )
+    joined = {"content": "b\n\nc", "reasoning_content": "hm", "tool_calls": [1, 2]}
+    assert strict(messages) == (messages[0], {"role": "assistant", **joined})
 
 
 @given(

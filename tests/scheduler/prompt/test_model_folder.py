@@ -80,6 +80,15 @@ def test_a_broken_file_is_refused_by_name(name: str, broken: bytes, words: str, 
         inspect(tmp_path)
 
 
+def test_a_folder_is_found_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute, relative, or under the home directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    for model in (str(tmp_path), "owner/name", "./owner", "~/owner"):
+        assert find(model).is_dir()
+
+
 @pytest.mark.parametrize(
     "model", ["./none", "/no/such/folder", "~/none", "a/b/c", "gpt2", "../x/y", "a-file"]
 )

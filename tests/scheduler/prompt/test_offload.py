@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
+from trio.testing import trio_test
 
+from scheduler.errors import InvalidRequest
 from scheduler.offload import Lane
 from scheduler.prompt.offload import LARGE_CHARACTERS, PreparationOffLoop, is_large
 from scheduler.prompt.preparation import Preparation
@@ -38,6 +40,33 @@ def asks_for(schema: Any) -> GenerationRequest:
 def off_loop() -> tuple[PreparationOffLoop, Recorder]:
     recorder = Recorder()
     return PreparationOffLoop(Preparation(ByteTokenizer(), FOLDER), recorder), recorder
+
+
+@trio_test
+async def test_only_an_unknown_grammar_takes_the_grammar_lane() -> None:
+    """The second time its verdict is cached, also if it is an error."""
+    preparation, recorder = off_loop()
+    for schema, good in (({"type": "integer"}, True), ({"type": "nonsense"}, False)):
+        for times in range(2):
+            recorder.taken.clear()
+            if good:
+                assert (await preparation.prepare(asks_for(schema), "", "")).submit.grammar
+            else:
+                with pytest.raises(InvalidRequest):
+                    await preparation.prepare(asks_for(schema), "", "")
+            lanes = [lane for _, lane in recorder.taken]
+            assert lanes == ([Lane.PLAIN] if times else [Lane.PLAIN, Lane.GRAMMAR])
+            assert {tenant for tenant, _ in recorder.taken} == {"t"}
+
+
+@trio_test
+async def test_large_prompts_and_prompts_of_many_values_leave_the_plain_lane() -> None:
+    """Many values are counted in a thread first."""
+    preparation, recorder = off_loop()
+    await preparation.prepare(ask("hello"), "", "")
+    with pytest.raises(InvalidRequest):
+        await preparation.prepare(ask("x" * (LARGE_CHARACTERS + 1)), "", "")
+    assert [lane for _, lane in recorder.taken] == [Lane.PLAIN, Lane.LARGE]
 
 
 TEXT = "x" * LARGE_CHARACTERS

@@ -32,42 +32,12 @@ from tests.scheduler.prompt.composed_templates import (
     templates,
 )
 
-LLAVA = (
-    "{% for message in messages %}{% if message['role'] != 'system' %}"
-    "{{ message['role'].upper() + ': '}}{% endif %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}"
-    "{% endfor %}{% if message['role'] != 'assistant' %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{{ content['text'] + ' '}}{% endfor %}{% else %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
-"""Published with llava-hf/llava-1.5-7b-hf."""
-
 
 def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = None) -> HubTokenizer:
     write_tokenizer(folder, kind, template=template)
     for name, content in (files or {}).items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return HubTokenizer(folder)
-
-
-_CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
-_TURN: tuple[Message, ...] = (
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-    {"role": "tool", "content": "word-result", "tool_call_id": "1"},
-)
-
-
-def _results_where(condition: str) -> str:
-    """A template that writes tools' results on a condition."""
-    return (
-        "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
-        "{% if m.role != 'tool' or " + condition + " %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
-        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
-    )
 
 
 def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None:
@@ -98,11 +68,6 @@ def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts
         assert places == sorted(places)
         if prompt.continue_final:
             assert text.endswith(spoken[-1]["content"])
-
-
-def rendered(folder: Path, template: str, *messages: tuple[str, str], **options: Any) -> str:
-    spoken: list[Message] = [{"role": role, "content": words} for role, words in messages]
-    return served(folder, template).render(ChatPrompt(tuple(spoken), **options))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +113,14 @@ def _check_loop(ways: tuple[str, str, str, str, str], prompt: ChatPrompt) -> Non
     assert results == calls
     if ways[0] != "any":
         assert len({own for own, _ in calls}) == len(calls)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(prompt=loops())
+@settings(max_examples=examples(15), deadline=None)
+def test_a_loop_goes_on_with_each_familys_template(family: str, prompt: ChatPrompt) -> None:
+    """Thoughts, text and calls of ten answers, in one message each, as the server gave them."""
+    _check_loop(FAMILIES[family], prompt)
 
 
 @pytest.mark.parametrize("family", ["Kimi K2", "Mistral Small 3.2", "gpt-oss"])

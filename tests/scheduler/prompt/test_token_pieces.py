@@ -127,6 +127,17 @@ def test_salts_share_nothing() -> None:
     assert encoded == ["a secret", "\nof one tenant"]
 
 
+def test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first() -> None:
+    pieces, encoded = counted(limit_bytes=4 * 300)
+    for name in ("one", "two", "three", "one", "four", "five"):
+        pieces.encode(name, "")
+    assert 0 < pieces.statistics().held_bytes <= 4 * 300
+    encoded.clear()
+    pieces.encode("one", "")
+    pieces.encode("two", "")
+    assert encoded == ["two"]
+
+
 class Merging(Counted):
     """A tokenizer that merges across the marks that it names."""
 
