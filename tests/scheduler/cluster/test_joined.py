@@ -120,3 +120,15 @@ async def test_of_two_machines_of_one_name_the_second_is_refused_by_name(autojum
         assert "give one of them another --name" in refused["reason"]
         await check_all(farm, clients)
         assert farm.scheduler.pool.names == ["0"]
+
+
+@trio_test
+async def test_the_sixty_fifth_machine_is_refused_by_name(autojump_clock: MockClock) -> None:
+    farm = Farm(*(Machine(f"mac-{number}") for number in range(64)))
+    async with farm.running():
+        await farm.ready(64)
+        with capture_logs() as logs:
+            farm.turn_on(Machine("mac-64"))
+            await trio.sleep(0.5)
+        assert [entry["machine"] for entry in logs if entry["event"] == "machine_refused"] == ["mac-64"]
+        assert len(farm.conditions()) == 64

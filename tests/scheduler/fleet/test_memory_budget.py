@@ -18,7 +18,6 @@ from tests.scheduler.fleet.farm import Farm
 
 BUDGET = 10_000
 NAMES = ("a", "b", "c", "d")
-FARM_BYTES = 4_000_000
 
 
 @dataclass

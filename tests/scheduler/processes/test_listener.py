@@ -90,6 +90,20 @@ def test_the_right_token_gets_through_with_what_follows_it() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("frame", [hello(SECRET), hello(role="rank 1")], ids=["token", "role"])
+def test_a_stranger_is_refused(frame: bytes) -> None:
+    async def main() -> None:
+        async with door() as at:
+            stream = await at.dial(frame)
+            refused = await reply(stream)
+            assert refused is not None
+            assert refused.refusal == "its token is wrong, or nobody waits for it"
+            assert await closed(stream)
+            assert at.arrived == []
+
+    run(main)
+
+
 @pytest.mark.parametrize("sent", [b"", hello(SECRET)[:-1]], ids=["nothing", "all but a byte"])
 def test_a_hello_has_a_second(sent: bytes) -> None:
     async def main() -> None:
