@@ -163,6 +163,15 @@ def test_what_asks_for_nothing_has_no_grammar() -> None:
     assert unheld.prepare(request(tools=(WEATHER,))).submit.grammar == ""
 
 
+def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
+    """Its tool is not strict, so nobody promised more; the call must come all the same."""
+    loose = Tool("get-time", parameters={"properties": {"a": {"type": "strin"}}}, place="tools.0.parameters")
+    prepared_by = preparation("hermes")
+    required = request(tools=(loose,), tool_choice=ToolChoice.REQUIRED, parallel_tool_calls=False)
+    ((name, arguments),) = calls(walk(prepared_by, required, 3))
+    assert (name, type(arguments)) == ("get-time", dict)
+
+
 def _nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(levels):
@@ -270,8 +279,6 @@ def _object(**value: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": value}, "required": ["a"], "additionalProperties": False}
 
 
-OF_A_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""A custom tool's."""
 FORCING: dict[str, Callable[[str], Any]] = {
     "const": lambda text: JsonText(_object(const=text), "x"),
     "enum": lambda text: JsonText(_object(enum=[text]), "x"),

@@ -129,6 +129,17 @@ def test_what_the_models_template_writes_for_a_call_is_allowed(name: str) -> Non
     assert not accepts(walker, several, *tools, parallel_tool_calls=False)
 
 
+@pytest.mark.parametrize("name", ["json_tools", "qwen3_coder", "glm47"])
+def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
+    """SmolLM2 ends its lines: held to required calls, it wrote the same call until the bound or max_tokens,
+    as after its newline nothing but another call was allowed."""
+    walker, call = walker_of(name), rendered(name, ("stop", {}))
+    for end in ("", "\n", "\n\n"):
+        assert accepts(walker, call + end, STOP), end
+    for wrong in ("\n\n\n", " ", "\nand"):
+        assert not accepts(walker, call + wrong, STOP), wrong
+
+
 AUTO: dict[str, Any] = {"tool_choice": ToolChoice.AUTO, "parallel_tool_calls": True}
 
 
@@ -193,9 +204,37 @@ def test_what_no_rule_can_say_is_refused_by_its_place() -> None:
         assert words in error.value.message
 
 
+def test_a_loose_tool_is_held_as_far_as_rules_can_say_it() -> None:
+    """Nobody promised more, and the call must come all the same."""
+    word = {"type": "string"}
+    for schema in (
+        {"properties": {"new": {**word, "not": {}}}, "required": ["new"]},
+        {"properties": {"new": {**word, "minLength": "x"}}, "required": ["new"]},
+        {"properties": {"new": word, "a b": word}, "required": ["new"]},
+        {},
+    ):
+        assert accepts(
+            walker_of("qwen3_coder"),
+            rendered("qwen3_coder", ("edit", {"new": "x"})),
+            _faulty(schema, strict=False),
+        ), schema
+
+
 def test_a_tool_whose_name_the_notation_cannot_write_is_refused_where_it_must_be_called() -> None:
     """And where it need not be, nothing is held."""
     dashed = Tool("get time", parameters={}, place="tools.0.parameters")
     with pytest.raises(InvalidRequest, match="named 'get time'"):
         walker_of("pythonic").prepare((dashed,))
     assert walker_of("pythonic", "auto").prepare((dashed,), **AUTO).submit.grammar == ""
+
+
+def test_sixty_four_tools_are_one_grammar_and_written_once() -> None:
+    """Tools with the same parameters share their rules; the second request gets the first one's text."""
+    walker = walker_of("qwen3_coder")
+    tools = tuple(Tool(f"tool_{number}", parameters=EDIT.parameters, strict=True) for number in range(64))
+    first, second = walker.prepare(tools).submit.grammar, walker.prepare(tools).submit.grammar
+    assert first is second
+    one = walker.prepare(tools[:1]).submit.grammar
+    assert len(first) < 8 * len(one)
+    call = rendered("qwen3_coder", ("tool_63", {"new": CODE}))
+    assert accepts(walker, call, *tools)

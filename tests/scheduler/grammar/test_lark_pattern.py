@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.errors import InvalidRequest
 from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import Tool, ToolChoice
@@ -151,3 +152,11 @@ def test_a_custom_tools_text_matches_its_grammar(notation: str, syntax: str) -> 
         assert name == "edit"
         assert set(arguments) == {"input"}
         assert re.fullmatch(pattern, arguments["input"]), arguments
+
+
+def test_an_unknown_pattern_is_refused_by_its_place() -> None:
+    """Look-around, for one."""
+    tool = custom(Pattern("(?=a)a", "tools.0.format"))
+    with pytest.raises(InvalidRequest) as refused:
+        preparation("hermes").prepare(request(tools=(tool,), tool_choice=ToolChoice.AUTO))
+    assert refused.value.param == "tools.0.format"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.schema_forms import Form, Inexpressible, SchemaForms
 from tests.examples import examples
 
@@ -79,3 +81,56 @@ def test_the_forms_of_a_schema_fit_what_it_fits(schema: dict[str, Any]) -> None:
     of_schema = Draft202012Validator(schema)
     for value in VALUES:
         assert any(fits(form, value) for form in forms) is of_schema.is_valid(value), value
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [(1, True, True), (0, False, True), ([1], [True], True), (1, 1.0, False), ({"b": 0}, {"b": 0.0}, False)],
+)
+def test_constants_that_differ_tell_alternatives_apart(one: Any, other: Any, apart: bool) -> None:
+    """A strict tool's `oneOf` needs it."""
+    branches = [
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        for kind in (one, other)
+    ]
+    if apart:
+        assert len(forms_of({"oneOf": branches})) == 2
+    else:
+        with pytest.raises(Inexpressible, match="more than one"):
+            forms_of({"oneOf": branches})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "known"),
+    [
+        ("minProperties", 1, True),
+        ("minProperties", 1.0, True),
+        ("minProperties", True, False),
+        ("minProperties", 2, False),
+        ("uniqueItems", False, True),
+        ("not", False, True),
+        ("contains", False, False),
+        ("propertyNames", {}, True),
+        ("propertyNames", False, False),
+        ("unevaluatedProperties", {}, True),
+        ("unevaluatedProperties", 1, False),
+    ],
+)
+def test_a_keyword_that_says_nothing_is_no_fault(keyword: str, value: Any, known: bool) -> None:
+    """A value that is no such keyword's says something."""
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["a"], keyword: value}
+    assert forms_of(plain_schema(schema).schema, strict=False)
+    if known:
+        assert forms_of(plain_schema(schema).exact())
+    else:
+        with pytest.raises(Inexpressible, match="cannot be held"):
+            forms_of(plain_schema(schema).exact())
+
+
+def test_a_list_of_items_is_held_by_its_places() -> None:
+    """The newest draft has other words for these."""
+    listed = {"type": "array", "items": [{"const": 1}], "additionalItems": {"const": 2}}
+    (form,) = forms_of(plain_schema(listed).exact())
+    assert fits(form, [1, 2])
+    assert not fits(form, [2])
+    assert not fits(form, [1, 1])
