@@ -47,9 +47,18 @@ zoo: $(VENV)/test
 	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q -m "" tests/scheduler/engine/mlx/zoo/test_meetings.py \
 	  tests/failures/test_deaths_of_models.py)
 
-# What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
-newest-mlx-lm: $(VENV)/test
-	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
+# What would break with the newest mlx-lm (or NEWEST="mlx-lm==0.32.1"), in an environment of its own: what we rely on, modules
+# that are new or gone, and those of the zoo that ARGS names.
+NEWEST ?= mlx-lm mlx
+newest-mlx-lm:
+	$(PYTHON) -m venv --clear build/newest
+	build/newest/bin/pip install -q -c constraints.txt -e '.[$(BACKEND),test]'
+	build/newest/bin/pip install -q --upgrade $(NEWEST)
+	build/newest/bin/pytest -q -m "" -k "not version and not same_tokens and not packs" tests/scheduler/answer/test_mlx_lm_parts.py \
+	  tests/scheduler/engine/mlx/upstream/test_upstream.py tests/scheduler/engine/mlx/zoo/test_zoo.py; status=$$?; \
+	  build/newest/bin/python -m tests.scheduler.engine.mlx.zoo --again \
+	  $(or $(ARGS),qwen3 deepseek_v3 gpt_oss rwkv7 qwen3_next falcon_h1 mistral3+windows gemma3_text@bfloat16 qwen3@affine4) \
+	  && exit $$status
 
 # What transformers answers with PyTorch for tiny folders of popular families, in an environment of its own (1.2 GB): tests
 # compare with it. After a change of folders.py; make folder-references ARGS="llama phi3".

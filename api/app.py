@@ -20,18 +20,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api.access.allowed_hosts import ANY_HOST, EVERY, AllowedHosts
-from api.access.allowed_origins import APPLICATION_ORIGINS, origin_pattern
 from api.access.api_keys import ApiKeys
 from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
-from api.access.request_origin import OriginCheck
+from api.access.request_origin import APPLICATION_ORIGINS, OriginCheck, origin_pattern
 from api.admin.cache import cache_routes
-from api.admin.engines import engine_routes
 from api.admin.exposition import metrics_routes
 from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
-from api.admin.loading import loading_routes
-from api.admin.operations import operations_routes, probe_routes
+from api.admin.operations import loading_routes, operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
@@ -42,10 +39,10 @@ from api.dialects.decisions.routes import decision_routes
 from api.dialects.embeddings.routes import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
-from api.dialects.rerank.routes import rerank_routes
 from api.dialects.responses.routes import responses_routes
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
+from api.dialects.scores.routes import score_routes
 from api.dialects.tokenization import tokenization_routes
 from api.http.request_id import SCOPE_KEY, RequestIds, echoed
 from api.served_models import ServedModels
@@ -105,7 +102,6 @@ def make_app(
         probe_routes(models, options.stall_seconds),
         operations_routes(models, reports),
         cache_routes(models),
-        engine_routes(models),
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)
@@ -151,7 +147,7 @@ def _add_dialects(
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(score_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
 
 

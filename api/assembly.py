@@ -35,7 +35,6 @@ from scheduler.answer.answer_format import AnswerFormat
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
-from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.errors import OptionError, StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -43,6 +42,7 @@ from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.processes.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder
 from scheduler.prompt.embedder import Embedder
@@ -182,7 +182,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         config,
         preparation,
         EngineProvision(
-            _launchers(shared.blas, config, alone=alone),
+            _launchers(shared.blas, config),
             (lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
             loading.show,
         ),
@@ -221,7 +221,7 @@ def _config(
         found.folder.path,
         shared.keys,
         user_cache_folder(os.environ),
-        None if embedder is None else embedder.pooler,
+        embedder,
         shared.models,
     )
     # One model that cannot be loaded does not end the others.
@@ -265,21 +265,18 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
-def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Launchers:
+def _launchers(blas: BlasChoice, config: SchedulerConfig) -> Launchers:
     """Return the launchers. Each engine gets its share of the machine, where the operator's environment
-    leaves the choice.
-
-    Several models share all cores: which of them is busy changes, and an idle one needs no core."""
+    leaves the choice."""
     environment = engine_environment(os.environ)
-    cores, gpus = sorted(cores_of_process()), gpus_of(environment)
+    cores, gpus = cores_of_process(), gpus_of(environment)
 
     def launcher(number: int) -> ProcessLauncher:
         share = share_of(number, config.engines, cores, gpus)
-        own = {**share.environment, **environment}
+        own = {**share, **environment}
         if gpus and config.engines > 1:
-            own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
-        pinned = share.cores if alone else None
-        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)
+            own["CUDA_VISIBLE_DEVICES"] = share["CUDA_VISIBLE_DEVICES"]
+        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds)
 
     return launcher
 

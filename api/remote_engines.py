@@ -14,7 +14,7 @@ from typing import Any
 import click
 import trio
 
-from api.admin.engines import rounded
+from api.admin.operations import rounded
 from api.options.settings import ServeSettings
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.engines.pool import Pool

@@ -17,6 +17,7 @@ from scheduler.errors import ModelNotFound
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
 from scheduler.prompt.embedder import Embedder
+from scheduler.prompt.vector_request import ENDPOINTS
 from scheduler.request import ModelKind
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Ready
@@ -38,10 +39,6 @@ class Served:
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
 
-def _no_adapters() -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model as clients see it. The first of its names is the one for requests that name none."""
@@ -53,7 +50,7 @@ class ServedModel:
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """Defaults by name; a name that is not here has the neutral ones."""
-    adapters: Callable[[], Sequence[str]] = _no_adapters
+    adapters: Callable[[], Sequence[str]] = tuple
     """Returns the names of its adapters at the moment: one whose files changed is lost with its engine."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
@@ -76,7 +73,7 @@ class ServedModel:
         base = base if colon else self.name
         if base not in self.names or adapter not in self.adapters():
             return None
-        return Served(name, scheduler, self.defaults.get(base, NEUTRAL), adapter, base)
+        return Served(name, scheduler, self.defaults.get(base, NEUTRAL), adapter, base, self.embedder)
 
     @property
     def all_names(self) -> list[str]:
@@ -97,6 +94,7 @@ class ServedModel:
             **dict.fromkeys(("max_model_len", "context_length", "max_input_tokens"), self.context_tokens),
             "tool_calls": self.tool_calls,
             "task": self.kind,
+            "supported_endpoints": ENDPOINTS[self.kind],
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
             "fallbacks": [] if ready is None else list(ready.fallbacks),
             "float32": None if ready is None else ready.float32,

@@ -99,10 +99,14 @@ class Answer:
             if isinstance(delta := choice.get("delta") or choice.get("message"), dict):
                 self._take_delta(delta, now)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if answers := _objects(chunk.get("answers")):
+            self.text, self.finish_reason = f"{len(answers)} answers", "stop"
+            self.stamps.append(now)
         if isinstance(usage := chunk.get("usage"), dict):
-            self.prompt_tokens = _count(usage, "prompt_tokens") or 0
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+            self.prompt_tokens = _count(usage, "prompt_tokens") or _count(usage, "input_tokens") or 0
             self.output_tokens = _count(usage, "completion_tokens") or 0
-            self.cached_tokens = _count(usage.get("prompt_tokens_details"), "cached_tokens")
+            self.cached_tokens = _count(details, "cached_tokens")
 
     def _take_delta(self, delta: Mapping[str, Any], now: float) -> None:
         # vLLM's newer versions and OpenRouter leave out `_content`.

@@ -162,7 +162,7 @@ class Comparison:
         console = Console(stderr=True)
         with Live(Text(""), console=console, refresh_per_second=4, transient=True) as display:
             for round_ in range(rounds):
-                salt = secrets.token_hex(4) if self._scenario.fresh else "fixed"
+                salt = secrets.token_hex(4)
                 for target in ready:
                     if not self.stopped:
                         await self._one(target, salt, round_, display)
@@ -198,7 +198,7 @@ async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
         body.pop("stream_options", None)
         async with make_client() as client:
             try:
-                response = await client.post(target.chat_url, json=body, headers=target.headers)
+                response = await client.post(target.url_of(), json=body, headers=target.headers)
                 counts.append(int(response.json()["usage"]["prompt_tokens"]))
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 # A target that is down or broken is a result of the run, not a reason to skip it.

@@ -189,9 +189,9 @@ class Driver:
         headers = {**self._target.headers, "x-session-id": f"{self._salt} {session.id}"}
         if wish.timeout_seconds is not None:
             headers["x-request-timeout"] = f"{wish.timeout_seconds:g}"
-        body = build_body(wish, self._target)
+        url, body = self._target.url_of(wish.questions), build_body(wish, self._target)
         try:
-            await ask(client, self._target.chat_url, body, answer, headers, wish.timeout_seconds)
+            await ask(client, url, body, answer, headers, wish.timeout_seconds)
         finally:
             del self._in_flight[index]
             self._records.append(self._record(index, session, turn, wish, due, answer))

@@ -302,7 +302,7 @@ async def _answering(target: Target, seconds: float, log: Path | None = None) ->
     wish = Ask(({"role": "user", "content": "ready?"},), 4, exact=False, sampling={"temperature": 0.0})
     body, answer = build_body(wish, target), Answer()
     async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
-        await ask(http, target.chat_url, body, answer, target.headers, seconds)
+        await ask(http, target.url_of(), body, answer, target.headers, seconds)
     if answer.outcome is not Outcome.OK:
         status = "" if answer.status is None else f"{answer.status} "
         why = f"{target.url} does not answer: {answer.outcome.value}: {status}{answer.detail}"

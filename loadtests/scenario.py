@@ -63,8 +63,6 @@ class Prompt(_Part):
     repository), and to the session. Lengths are in tokens of the target's tokenizer."""
 
     shared_tokens: int = Field(default=0, ge=0)
-    shared_name: str = "global"
-    """Populations that name the same layer share it."""
     group_tokens: int = Field(default=0, ge=0)
     groups: int = Field(default=1, ge=1)
     private_tokens: int = Field(default=64, ge=1)
@@ -125,6 +123,8 @@ class Population(_Part):
     prompt: Prompt = Prompt()
     turns: Turns = Turns()
     output: Output = Output()
+    questions: int = Field(default=0, ge=0, le=400)
+    """Typed questions about the conversation that each turn asks, in place of an answer (`/v1/decisions`)."""
     sampling: Literal["greedy", "mixed"] = "greedy"
     """mixed: every session has its own temperature, top_p and so on, seed, penalties and, if `output.exact`
     is false, stop strings."""
@@ -158,8 +158,6 @@ class Scenario(_Part):
     name: str = Field(pattern=r"^[a-z0-9-]+$")
     description: str = Field(min_length=1)
     seed: int = 0
-    fresh: bool = True
-    """New prompts each run, so that no run hits the prefix cache of the last."""
     token_scale: float = Field(default=1.0, gt=0)
     """A factor on the lengths of all prompts: the shipped ones are for a laptop's CPU."""
     warm_up_seconds: float = Field(default=0.0, ge=0)

@@ -112,9 +112,9 @@ class Target:
     eos_token_ids: tuple[int, ...] = ()
     """Tokens to bias away if an exact length is wanted and the target does not support ignore_eos."""
 
-    @property
-    def chat_url(self) -> str:
-        return f"{self.url.rstrip('/')}/v1/chat/completions"
+    def url_of(self, questions: int = 0) -> str:
+        """Return where a chat goes, or this many questions."""
+        return f"{self.url.rstrip('/')}/v1/{'decisions' if questions else 'chat/completions'}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -134,7 +134,11 @@ class Launch:
 
 
 def build_body(ask: Ask, target: Target) -> dict[str, Any]:
-    """Return the body of `POST /v1/chat/completions`, streamed."""
+    """Return the body of `POST /v1/chat/completions`, streamed, or of `POST /v1/decisions`."""
+    if ask.questions:
+        texts = [f"Statement {number} holds." for number in range(ask.questions)]
+        asked = [{"type": "predicate", "instructions": text} for text in texts]
+        return {"model": target.model, "input": list(ask.messages), "questions": asked}
     body: dict[str, Any] = {
         "model": target.model,
         "messages": list(ask.messages),

@@ -18,7 +18,6 @@ from loadtests.scenario import Population, Scenario
 
 NO_ANSWER: Final = "[no answer]"
 """Takes the place of a missing answer in the history: chat templates require the roles to alternate."""
-_STALE_SALT: Final = "the same in every run"
 _STOPS: Final = ("\n\n", " the", "END", "</tool>")
 _PIECE: Final = 64
 Message = dict[str, str]
@@ -76,6 +75,8 @@ class Ask:
     """The share of this prompt that an unbounded cache could have."""
     timeout_seconds: float | None = None
     """The deadline for the whole answer."""
+    questions: int = 0
+    """How many typed questions it asks about the conversation, in place of an answer."""
 
 
 class Seen:
@@ -154,6 +155,7 @@ class Session:
             sampling=self._sampling,
             reusable_share=self._seen.add(self._history),
             timeout_seconds=self._settings.timeout_seconds,
+            questions=self._settings.questions,
         )
 
     def answered(self, text: str) -> None:
@@ -169,14 +171,8 @@ class Session:
     def _opening(self) -> tuple[Message, ...]:
         """Return the three layers, the most shared one first: caches keep prefixes."""
         prompt, text = self._settings.prompt, self._prompts.layer
-        shared = [
-            text(tokens, *key)
-            for tokens, key in (
-                (prompt.shared_tokens, ("shared", prompt.shared_name)),
-                (prompt.group_tokens, ("group", prompt.shared_name, self._group)),
-            )
-            if tokens
-        ]
+        layers = ((prompt.shared_tokens, "shared"), (prompt.group_tokens, f"group {self._group}"))
+        shared = [text(tokens, key) for tokens, key in layers if tokens]
         own = self._prompts.text(prompt.private_tokens, "private", self.population, self._key)
         user = {"role": "user", "content": own}
         return ({"role": "system", "content": "\n\n".join(shared)}, user) if shared else (user,)
@@ -194,7 +190,6 @@ class Workload:
 
     def __init__(self, scenario: Scenario, salt: str, tokens_per_word: float) -> None:
         self._scenario = scenario
-        salt = salt if scenario.fresh else _STALE_SALT
         self._prompts = Prompts(f"{salt}/{scenario.seed}", tokens_per_word / scenario.token_scale)
         self._seen = Seen()
 
@@ -205,16 +200,13 @@ class Workload:
         # A few repositories have most of the agents: group g has weight 1 / (g + 1).
         group = rng.choices(groups, weights=[1 / (group + 1) for group in groups])[0]
         turns = rng.randint(population.turns.least, population.turns.most)
-        make = partial(Session, population, seed=self._scenario.seed, group=group, prompts=self._prompts)
-        children = (
-            [
-                make(key=f"{number}/{child}", turns=plan.turns, seen=self._seen)
-                for child in range(1, plan.count + 1)
-            ]
-            if (plan := population.subagents)
-            else []
-        )
-        return make(key=str(number), turns=turns, seen=self._seen, children=tuple(children))
+        make = partial(Session, population, seed=self._scenario.seed, group=group)
+        make = partial(make, prompts=self._prompts, seen=self._seen)
+        children: tuple[Session, ...] = ()
+        if (plan := population.subagents) is not None:
+            keys = [f"{number}/{child}" for child in range(1, plan.count + 1)]
+            children = tuple(make(key=key, turns=plan.turns) for key in keys)
+        return make(key=str(number), turns=turns, children=children)
 
 
 def mixed(rng: random.Random, stops: bool) -> dict[str, Any]:

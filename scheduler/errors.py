@@ -49,16 +49,12 @@ class PromptTooLong(InvalidRequest):
         *,
         param: str,
         counted: bool = True,
-        answered: bool = True,
     ) -> None:
         """`max_tokens` is None if the prompt alone is too long. Unless the tokens were `counted`,
-        `prompt_tokens` is a lower bound. An embedder's text is not `answered`: it needs no room for an
-        answer."""
+        `prompt_tokens` is a lower bound."""
         tokens = f"{prompt_tokens}" if counted else f"at least {prompt_tokens}"
         message = f"This model's maximum context length is {context_tokens} tokens. However, "
-        if not answered:
-            message += f"a text has {tokens} tokens. Please reduce the length of the input."
-        elif max_tokens is None:
+        if max_tokens is None:
             message += f"your request has {tokens} input tokens. Please reduce the length of the messages."
         else:
             message += (
@@ -78,12 +74,6 @@ class TemplateFailed(InvalidRequest):
     code = "chat_template_error"
 
 
-class HoldRefused(InvalidRequest):
-    """The prefix cache cannot hold what an operator asked it to hold: it has no room, or there is none."""
-
-    code = "hold_refused"
-
-
 class ModelNotFound(InvalidRequest):
     """The request names a model that is not served."""
 
@@ -100,30 +90,6 @@ class EndedByOperator(InvalidRequest):
     """An operator ended the request, which its client should not send again by itself."""
 
     code = "ended_by_operator"
-
-
-class UnknownEngine(InvalidRequest):
-    """The pool has no engine of this name."""
-
-    code = "engine_not_found"
-
-
-class TooManyEngines(InvalidRequest):
-    """The pool has as many engines as it may have."""
-
-    code = "too_many_engines"
-
-
-class NodesDecide(InvalidRequest):
-    """The engines follow the machines of a cluster; no operator adds or removes one."""
-
-    code = "nodes_decide"
-
-
-class LastEngine(InvalidRequest):
-    """This engine is the last one, so it cannot be removed."""
-
-    code = "last_engine"
 
 
 class QueueFull(SchedulerError):

@@ -73,16 +73,6 @@ class Prefilling:
 
 
 @dataclass(frozen=True, slots=True)
-class Logprob:
-    """A token as text and as bytes (it may be part of a character), with its log-probability."""
-
-    token_id: int
-    text: str
-    data: bytes
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """One token of the answer, and the likeliest tokens in its place, best first.
 
@@ -111,18 +101,6 @@ class TokenLogprobs:
         ids = array("i", [token_id, *[other for other, _ in top]])
         values = array("d", [logprob, *[value for _, value in top]])
         return cls(ids, values, spelling, offset)
-
-    @property
-    def chosen(self) -> Logprob:
-        return self._spelled(0)
-
-    @property
-    def top(self) -> tuple[Logprob, ...]:
-        return tuple([self._spelled(place) for place in range(1, len(self.ids))])
-
-    def _spelled(self, place: int) -> Logprob:
-        data = self.spelling(token_id := self.ids[place])
-        return Logprob(token_id, data.decode("utf-8", "replace"), data, self.values[place])
 
 
 @dataclass(frozen=True, slots=True)

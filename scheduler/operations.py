@@ -16,7 +16,6 @@ from scheduler.requests.record import StreamRecord
 from scheduler.requests.table import AWAITING, QUEUE
 from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
-    MemberStatistics,
     PieceStatistics,
     RequestReport,
     SchedulerReport,
@@ -152,10 +151,6 @@ class Operations:
             raise UnknownRequest(f"no request {public_id!r} waits or runs")
         self._pool.end(found, EndedByOperator("an operator ended this request"))
         return len(found)
-
-    @staticmethod
-    def engine(engine: Engine) -> MemberStatistics:
-        return engine.statistics(trio.current_time())
 
     def observe(self) -> None:
         """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""

@@ -176,15 +176,18 @@ class GenerationRequest:
     adapter: str = ""
     """The name of its LoRA adapter; empty without one."""
     kind: ModelKind = "chat"
-    """What is asked for; the model must be of this kind. For any kind but "chat" the answer is a vector, and
+    """What is asked for; the model must be of this kind. For "embedding" the answer is a vector, and
     `max_tokens` is 0."""
     dimensions: int = 0
     """Truncate the vector to this many dimensions; 0 keeps all."""
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] | tuple[int, ...] = ()
     """Ask how likely each of these is as the beginning of the answer, instead of an answer: the natural
-    logarithms of the probabilities of their first tokens are its vector, and `max_tokens` is 0."""
+    logarithms of the probabilities of their first tokens are its vector, with that of the sum that made them
+    behind (`Submit.labels`), and `max_tokens` is 0. Numbers are tokens, right behind the prompt."""
     begun: str = ""
-    """What the answer has before its labels."""
+    """What the answer has before labels that are texts."""
+    field: str = ""
+    """The body's field of the prompt, for error messages; empty for the usual one of its kind of prompt."""
     holds: tuple[Hold, ...] = ()
     """At most one per `ttl` value of the dialect."""
     prediction: str | None = None

@@ -24,19 +24,16 @@ from tests.repo.tree import ROOT, imports
 
 TESTS = ROOT / "tests"
 SEAMS: dict[str, tuple[str, ...]] = {
-    "a batch is each row alone, for several kinds of cache": (
-        "scheduler/engine/mlx/test_exactness.py",
+    "a batch is each row alone, for several kinds of cache, preempted, drafted and after a death": (
         "scheduler/engine/mlx/zoo/test_meetings.py",
         "scheduler/engine/mlx/kv/test_regroup.py",
         "scheduler/engine/mlx/test_shared_rows.py",
     ),
     "what is drawn": (
-        "scheduler/engine/mlx/sampling/test_choosers.py",
         "scheduler/engine/mlx/sampling/test_failed_rows.py",
         "scheduler/engine/mlx/sampling/test_rows_sampler.py",
     ),
     "prefix hits": ("scheduler/engine/mlx/kv/test_prefix_reuse.py",),
-    "preemption": ("scheduler/engine/mlx/test_preemption.py",),
     "drafts": ("scheduler/engine/mlx/test_speculation.py",),
     "adapters": ("scheduler/engine/mlx/adapters/test_rows.py",),
     "packed keys and values": ("scheduler/engine/mlx/test_packed.py",),
@@ -53,7 +50,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "structured output": ("scheduler/engine/mlx/test_grammars.py", "end_to_end/test_structured_output.py"),
     "calls, and thoughts that end": (
         "end_to_end/test_tool_loops.py",
-        "scheduler/engine/mlx/test_thinking_budget.py",
+        "scheduler/engine/mlx/test_thinking_grammars.py",
     ),
     "death and resume": ("end_to_end/test_engine_death.py", "failures/test_resume_structured.py"),
     "clients that leave, and crowds": ("end_to_end/test_crowds.py",),
@@ -65,7 +62,6 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "a start that is refused": ("end_to_end/test_start_errors.py",),
     "the live page in a browser": ("end_to_end/test_live_page.py",),
     "several models": ("end_to_end/test_several_models.py",),
-    "what operators read": ("api/admin/test_figures.py",),
     "the commands": ("api/cli/test_command_line.py",),
     "the repository": (
         "repo/test_claims.py",

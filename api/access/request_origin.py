@@ -16,8 +16,29 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.allowed_hosts import EVERY, AllowedHosts, is_same_origin
-from api.access.allowed_origins import origin_pattern
 from api.answers.errors import ApiError, host_not_allowed, origin_not_allowed
+
+_ANY_OF_SCHEME = "://*"
+APPLICATION_ORIGINS = (
+    "app://*",
+    "capacitor://*",
+    "file://*",
+    "ionic://*",
+    "tauri://*",
+    "vscode-file://*",
+    "vscode-webview://*",
+)
+"""Origins of desktop applications (Obsidian, Tauri, VS Code): no web site can have one of these schemes, so
+no page can pretend. Ollama allows most of them, too. A browser's extensions are installed beside pages, and
+`null` is what any page's sandboxed frame sends: both only by --cors-origins."""
+
+
+def origin_pattern(allowed: Sequence[str]) -> str:
+    """Return the regular expression of these origins, of which `scheme://*` is every one of its scheme."""
+    return "|".join(
+        f"{re.escape(one.removesuffix('*'))}.*" if one.endswith(_ANY_OF_SCHEME) else re.escape(one)
+        for one in allowed
+    )
 
 
 class OriginCheck:

@@ -7,7 +7,7 @@ from others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,8 +18,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from api.access.auth import CallerOf, operator
 from api.access.identity import Caller
-from api.admin.engines import ModelName
-from api.admin.loading import keep_seconds
+from api.admin.operations import ModelName
 from api.answers.whole_answer import whole_answer
 from api.bodies.fields import Listed
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
@@ -28,14 +27,11 @@ from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.served_models import Served, ServedModels
 from scheduler.engines.together import together
-from scheduler.errors import HoldRefused, InvalidRequest
 from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
 from scheduler.shared.messages import Inspection
 
 MAX_HOLD_SECONDS = 7 * 86_400.0
 MAX_PROMPT_TOKENS = 1 << 20
-_DEFAULT_HOLD_SECONDS = 300.0
-KeepAlive = Annotated[str | None, Query()]
 _Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
 
 
@@ -79,21 +75,18 @@ def cache_routes(models: ServedModels) -> APIRouter:
         body: Validated[PrefixRequest],
         caller: CallerOf,
         work: BodyWorkOf,
-        keep_alive: KeepAlive = None,
+        keep_seconds: Annotated[float, Query(gt=0, le=MAX_HOLD_SECONDS)] = 300.0,
     ) -> dict[str, Any]:
-        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds) in the
-        engine that computed it. 409 where the prefix cache has no room to hold it for the time that you ask
-        for; if you ask for none, it is held for five minutes where there is room, and `keep_seconds` says 0
-        where there is not. Fields that are about the answer have no effect."""
-        hold = _Hold.of(keep_alive)
+        """Prefill a prompt at the lowest priority, and hold it for `keep_seconds` in the engine that computed
+        it; where the prefix cache has no room for it, the answer's `keep_seconds` is 0. Fields that are about
+        the answer have no effect."""
         served = models.check(body.model)
         request = await prompt_of(body, served, caller, work)
-        answer = await whole_answer(served.scheduler, [replace(request, holds=(Hold(None, hold.seconds),))])
-        hold.check(refusal := answer.choices[0].end.hold_refusal)
+        answer = await whole_answer(served.scheduler, [replace(request, holds=(Hold(None, keep_seconds),))])
         return {
             "prompt_tokens": answer.usage.prompt_tokens,
             "cached_tokens": answer.usage.cached_tokens,
-            "keep_seconds": 0.0 if refusal else hold.seconds,
+            "keep_seconds": 0.0 if answer.choices[0].end.hold_refusal else keep_seconds,
         }
 
     @router.delete("/v1/cache")
@@ -105,33 +98,6 @@ def cache_routes(models: ServedModels) -> APIRouter:
     return router
 
 
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    """How long to hold a prompt. `asked` is whether the operator named the time, so that anything less is an
-    error."""
-
-    seconds: float
-    asked: bool
-
-    @classmethod
-    def of(cls, keep_alive: str | None) -> _Hold:
-        """Parse `keep_alive`. Raise InvalidRequest."""
-        if keep_alive is None:
-            return cls(_DEFAULT_HOLD_SECONDS, asked=False)
-        seconds = keep_seconds(keep_alive)
-        if not 0 < seconds <= MAX_HOLD_SECONDS:
-            raise InvalidRequest(
-                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds",
-                param="keep_alive",
-            )
-        return cls(seconds, asked=True)
-
-    def check(self, refusal: str) -> None:
-        """Raise HoldRefused if the engine refused to hold the prompt for the time that was asked for."""
-        if refusal and self.asked:
-            raise HoldRefused(f"the prompt is not held: {refusal}", param="keep_alive")
-
-
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
     """Return a request that prefills the prompt of `body`, at the lowest priority, and generates nothing."""
     given = None if body.prompt is None else _prompt(body.prompt)
@@ -139,7 +105,7 @@ async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: B
     decoded = await work.decode(body, decode)
     # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
-    asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
+    asked = replace(asked, priority=PRIORITIES.stop - 1)
     return asked if given is None else replace(asked, prompt=given)
 
 

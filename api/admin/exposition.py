@@ -1,4 +1,4 @@
-"""`/metrics`, in Prometheus' text format or OpenMetrics."""
+"""`/metrics`, in Prometheus' text format."""
 
 from __future__ import annotations
 

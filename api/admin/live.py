@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.access.auth import operator
 from api.admin.cache import cache_object
-from api.admin.engines import rounded
+from api.admin.operations import rounded
 from api.answers import sse
 from api.answers.openapi import LIVE
 from api.served_models import ServedModels

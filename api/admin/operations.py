@@ -1,4 +1,4 @@
-"""Endpoints for operators and load balancers: health, readiness, and the scheduler."""
+"""Endpoints for operators and load balancers: health, readiness, the scheduler, and models to load."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Any
 
 import msgspec
 import trio
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
 from api.access.auth import operator, trusted
-from api.admin.engines import ModelName, engine_object, inspections, rounded
 from api.served_models import ServedModels
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
 from scheduler.service import Scheduler
-from scheduler.shared.messages import Inspection
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
+ModelName = Annotated[str | None, Query()]
+"""One of several models; the first if it is not given."""
 _INLINE_ENTRIES = 32
 """Reports up to this size are encoded where they are taken: a thread would cost more."""
 
@@ -88,10 +88,9 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
     async def report() -> Response:
         """Return who waits and runs, the bounds, and the state of each engine. The queue is listed by tenant
         and session, beside the rate of finished requests and the last cause of death; each engine has its
-        slots, its measured speeds and the plan of its last step (`report`; null if it does not answer).
-        `engine` is the first one's report. Of several models that is the first; `models` has each by its
-        name. With engines on other machines `cluster` lists them, and whether new ones can be started."""
-        taken = {model.name: await _taken(model.scheduler) for model, _ in models}
+        measured speeds. Of several models that is the first; `models` has each by its name. With engines on
+        other machines `cluster` lists them, and whether new ones can be started."""
+        taken = {model.name: _taken(model.scheduler) for model, _ in models}
         more = {name: report() for name, report in reports.items()}
         if sum(one.entries for one in taken.values()) <= _INLINE_ENTRIES:
             content = _encoded(taken, more)
@@ -120,24 +119,44 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
     return router
 
 
+def loading_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
+
+    # `:path`, because hub ids contain a slash.
+    @router.post("/v1/models/{name:path}/load", status_code=202)
+    async def load(
+        name: str, keep_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None
+    ) -> JSONResponse:
+        """Load a model now, if there is memory for it, or as soon as there is. `keep_seconds`: unload it
+        after this time without a request, from now on; negative: never for that."""
+        models.fleet.load(models.model(name).name, trio.current_time(), keep_seconds)
+        return JSONResponse(models.listing(name), status_code=202)
+
+    @router.post("/v1/models/{name:path}/unload", status_code=202)
+    async def unload(name: str) -> JSONResponse:
+        """Unload a model when the requests that run are over; a load that is under way ends at once. The next
+        request for it, or one that waits for it, loads it again."""
+        models.fleet.unload(models.model(name).name)
+        return JSONResponse(models.listing(name), status_code=202)
+
+    return router
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """One model's scheduler at a moment. As many entries as requests wait and run: it is encoded elsewhere
     than on the event loop."""
 
     report: SchedulerReport
-    life: EngineStatistics
-    inspections: Mapping[str, Inspection]
+    engine: EngineStatistics
 
     @property
     def entries(self) -> int:
         return len(self.report.queue.flows) + len(self.report.running) + len(self.report.waits)
 
 
-async def _taken(scheduler: Scheduler) -> _Taken:
-    report = scheduler.operations.report()
-    found = await inspections(scheduler)
-    return _Taken(report, scheduler.operations.statistics().engine, found)
+def _taken(scheduler: Scheduler) -> _Taken:
+    return _Taken(scheduler.operations.report(), scheduler.operations.statistics().engine)
 
 
 def _encoded(taken: Mapping[str, _Taken], more: Mapping[str, Any]) -> bytes:
@@ -148,11 +167,8 @@ def _encoded(taken: Mapping[str, _Taken], more: Mapping[str, Any]) -> bytes:
 
 def _scheduler_object(taken: _Taken) -> dict[str, Any]:
     body: dict[str, Any] = rounded(asdict(taken.report))
-    body["restarts"], body["last_death"] = taken.life.restarts, taken.life.last_death
-    body["last_death_cause"] = taken.life.death_cause
-    found = taken.inspections
-    body["engines"] = [engine_object(one, found.get(one.engine)) for one in taken.report.engines]
-    body["engine"] = body["engines"][0]["report"] if body["engines"] else None
+    body["restarts"], body["last_death"] = taken.engine.restarts, taken.engine.last_death
+    body["last_death_cause"] = taken.engine.death_cause
     return body
 
 
@@ -161,3 +177,17 @@ def _status(statistics: SchedulerStatistics) -> str:
         return "draining"
     ready = statistics.engine.ready is not None
     return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value
+
+
+def rounded(value: Any) -> Any:
+    """Round floats to the thousandth, or below 1 to three digits (a step may take less than a
+    millisecond)."""
+    match value:
+        case float():
+            return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
+        case dict():
+            return {key: rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return [rounded(item) for item in value]
+        case _:
+            return value

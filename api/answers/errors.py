@@ -20,19 +20,14 @@ from scheduler.errors import (
     DeadlineExceeded,
     EngineFailure,
     EngineLost,
-    HoldRefused,
     InvalidRequest,
-    LastEngine,
     ModelNotFound,
-    NodesDecide,
     PromptTooLong,
     QueueFull,
     QueueTimeout,
     SchedulerError,
     TenantLimit,
-    TooManyEngines,
     Unavailable,
-    UnknownEngine,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -158,10 +153,8 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownRequest():
+        case ModelNotFound() | UnknownRequest():
             return 404, "invalid_request_error"
-        case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
-            return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"
         case TenantLimit():

@@ -46,7 +46,7 @@ _NO_BEAMS = "the server has no beam search"
 _NO_SAMPLER = "the server has no such sampler"
 _NO_MARKS = Unsupported("the text never contains special tokens", only=(True,))
 _NEVER_CUT = Unsupported("the server refuses a prompt that is too long, and never cuts it", (-1,))
-_WHOLE = Unsupported("a document that is cut may lose what it is asked for: send shorter ones")
+_WHOLE = Unsupported("a cut document may lose what it is asked for: send shorter ones")
 
 EVERYWHERE: Fields = {
     "skip_special_tokens": _NO_MARKS,
@@ -59,6 +59,7 @@ EVERYWHERE: Fields = {
     "bad_words": Unsupported("use logit_bias to exclude tokens"),
     "allowed_token_ids": Unsupported("use a grammar to restrict the answer"),
     "truncate_prompt_tokens": _NEVER_CUT,
+    "prompt_logprobs": Unsupported("use echo and logprobs of /v1/completions"),
     "logits_processors": _NO_CODE,
     "custom_logit_processor": _NO_CODE,
     "container": _NO_CODE,
@@ -107,7 +108,6 @@ EVERYWHERE: Fields = {
 }
 RESPONSES: Fields = {
     **EVERYWHERE,
-    "prompt_logprobs": Unsupported("use /v1/completions or /v1/chat/completions"),
     "prompt": Unsupported("the server stores no prompts"),
     "context_management": Unsupported("the server never removes parts of a conversation"),
 }
@@ -116,11 +116,11 @@ EMBEDDINGS: Fields = {
     "messages": Unsupported("send texts or token ids as input"),
 }
 RERANK: Fields = {
-    "max_tokens_per_doc": _WHOLE,
-    "max_chunks_per_doc": _WHOLE,
-    "truncate_prompt_tokens": _WHOLE,
-    "truncation": _WHOLE,
+    **dict.fromkeys(("max_tokens_per_doc", "max_tokens_per_query", "max_chunks_per_doc"), _WHOLE),
+    **dict.fromkeys(("truncate_prompt_tokens", "truncation"), _WHOLE),
     "rank_fields": Unsupported("a document is one text: join its fields"),
+    "instruct": Unsupported("write instruction"),
+    "use_activation": Unsupported("scores are probabilities", only=(True,)),
 }
 SYSTEM_ONE: Fields = dict.fromkeys(("images", "assets", "audio", "videos"), _TEXT_ONLY)
 TOKENIZE: Fields = {**EVERYWHERE, "return_token_strs": Unsupported("use /detokenize")}

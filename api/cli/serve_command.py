@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
@@ -35,33 +35,25 @@ class _GroupedHelp(click.Command):
             # The command's own text describes its argument.
             if isinstance(parameter, click.Argument) or (record := parameter.get_help_record(ctx)) is None:
                 continue
-            names, text = record
-            if option is not None:
-                names = ", ".join([names.split()[0], *option.flags[1:]]) + f" {_metavar(option)}"
-            described.append(("Other" if option is None else option.group, (names, text)))
+            described.append(("Other" if option is None else option.group, record))
         for group, records in groupby(described, key=lambda pair: pair[0]):
             with formatter.section(group):
                 formatter.write_dl([record for _, record in records])
 
 
-def _click_options(option: options.Option) -> Iterator[click.Option]:
-    """Yield one option for each name, so that two names with different values can be refused; help shows them
-    together.
-
-    Values stay text here: `options.load` checks them all, and names the option when it refuses one.
-    """
+def _click_option(option: options.Option) -> click.Option:
+    """Return the option, whose value stays text here: `options.load` checks them all, and names the option
+    when it refuses one."""
     default = f"  [default: {option.default_text}]" if option.default_text else ""
-    for name in option.names:
-        yield click.Option(
-            [options.flag(name)],
-            metavar=_metavar(option),
-            help=f"{option.help}{default}",
-            envvar=options.variable(name),
-            show_envvar=True,
-            hidden=name != option.field,
-            type=_WithCommas() if option.repeated else None,
-            multiple=option.repeated,
-        )
+    return click.Option(
+        [options.flag(option.field)],
+        metavar="|".join(option.choices) or "VALUE",
+        help=f"{option.help}{default}",
+        envvar=options.variable(option.field),
+        show_envvar=True,
+        type=_WithCommas() if option.repeated else None,
+        multiple=option.repeated,
+    )
 
 
 class _WithCommas(click.types.StringParamType):
@@ -69,10 +61,6 @@ class _WithCommas(click.types.StringParamType):
     commas."""
 
     envvar_list_splitter = ","
-
-
-def _metavar(option: options.Option) -> str:
-    return "|".join(option.choices) or "VALUE"
 
 
 def _settings(ctx: click.Context, environment: Mapping[str, str]) -> ServeSettings:
@@ -87,9 +75,8 @@ def _settings(ctx: click.Context, environment: Mapping[str, str]) -> ServeSettin
         if given.get("model", positional) != positional:
             raise OptionError(f"the model is given twice: {positional} and --model {given['model']}")
         given["model"] = positional
-    variables = {name: options.variable(name) for one in options.options() for name in one.names}
+    left = {one.field: environment.get(options.variable(one.field)) for one in options.options()}
     # As for click, an empty variable is none.
-    left = {name: environment.get(variables[name]) for name in variables if name not in given}
     return options.load(given, {name: text for name, text in left.items() if text})
 
 
@@ -130,7 +117,7 @@ serve = _GroupedHelp(
     callback=_serve,
     params=[
         click.Argument([_POSITIONAL], required=False, metavar="[MODEL]"),
-        *(one for option in options.options() for one in _click_options(option)),
+        *map(_click_option, options.options()),
     ],
     help=_serve.__doc__,
 )

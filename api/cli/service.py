@@ -186,7 +186,7 @@ def install(installed: Service, engine: bool, shows: bool, arguments: tuple[str,
     --engine they are those of penstock engine.
     """
     on_mac = sys.platform == "darwin"
-    kept = {*_KEPT, *(variable(name) for option in options() for name in option.names)}
+    kept = {*_KEPT, *(variable(option.field) for option in options())}
     variables = {name: value for name, value in sorted(os.environ.items()) if name in kept}
     if not on_mac and installed.environment.exists():
         lines = shlex.split(installed.environment.read_text("utf-8"), comments=True)

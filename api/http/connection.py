@@ -6,9 +6,7 @@ after cancellation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import h11
 import trio
@@ -38,13 +36,11 @@ class Connection:
         service: Service,
         limits: Limits,
         tally: ServerStatistics,
-        state: Mapping[str, Any],
         budget: BodyBudget,
     ) -> None:
         self._service = service
         self._limits = limits
         self._tally = tally
-        self._state = state
         self._budget = budget
         self._inbound = Inbound(stream, limits.read_ahead_bytes)
         self._outbound = Outbound(stream, limits.write_seconds, limits.write_piece_bytes)
@@ -105,7 +101,7 @@ class Connection:
         return RefusedByServer(Refusal.TOO_MANY_CONNECTIONS, retry_after_seconds=seconds)
 
     def _is_always_answered(self, request: h11.Request) -> bool:
-        path = scope_of(request, None, None, {})["path"]
+        path = scope_of(request, None, None)["path"]
         return request.method in (b"GET", b"HEAD") and path in self._service.always_answered
 
     # ---- the request's head
@@ -167,7 +163,7 @@ class Connection:
 
     async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
         """Return whether another request may follow on this connection."""
-        scope = scope_of(request, self._client, self._server, self._state)
+        scope = scope_of(request, self._client, self._server)
         account_of = partial(self._service.account_of, scope)
         charge = BodyCharge(self._budget, _declared_bytes(request), account_of)
         body = RequestBody(self._parser, self._inbound, self._limits, charge)

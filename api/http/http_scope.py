@@ -4,12 +4,12 @@ functions."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import h11
@@ -21,7 +21,7 @@ from api.http.request_id import request_id_of
 Address: TypeAlias = tuple[str, int] | None
 
 
-def scope_of(request: h11.Request, client: Address, server: Address, state: Mapping[str, Any]) -> Scope:
+def scope_of(request: h11.Request, client: Address, server: Address) -> Scope:
     authority, target = _split_target(request.target)
     raw_path, _, query = target.partition(b"?")
     # ASGI requires text for any bytes; what is not UTF-8 matches no route.
@@ -39,7 +39,6 @@ def scope_of(request: h11.Request, client: Address, server: Address, state: Mapp
         "headers": _headers(request, authority),
         "client": client,
         "server": server,
-        "state": dict(state),
         "request_id": request_id_of(request.headers),
     }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, assert_never
+from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn, TypeVar, assert_never
 
 import trio
 
@@ -26,13 +26,13 @@ class Server:
     """Serves one application once: `run` it, and end it by a drain, by retiring or by cancelling `run`.
 
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
-    connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
-    copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
-    connections, too. `account_of` returns the account that a body is charged to; it is asked when the
-    application begins to read it. `on_freed` is called when a large body is not held any longer: an
-    application makes something of one when `has_room` of the scope says so, or after `wait_for_room`, says
-    with `charge_body` how many bytes that is, and calls `release_body` when it has dropped all of it but the
-    bytes that it names, which are released at the end of the response.
+    connection. `server_name` is the `server` header of responses. `always_answered` are
+    paths, of probes, that are answered to clients over the limit of connections, too. `account_of` returns
+    the account that a body is charged to; it is asked when the application begins to read it. `on_freed` is
+    called when a large body is not held any longer: an application makes something of one when `has_room` of
+    the scope says so, or after `wait_for_room`, says with `charge_body` how many bytes that is, and calls
+    `release_body` when it has dropped all of it but the bytes that it names, which are released at the end of
+    the response.
     """
 
     def __init__(
@@ -42,14 +42,12 @@ class Server:
         *,
         on_error: OnError,
         server_name: str | None = None,
-        state: Mapping[str, Any] | None = None,
         always_answered: Collection[str] = (),
         account_of: Callable[[Scope], str] = lambda scope: "",
         on_freed: Callable[[], None] = nothing,
     ) -> None:
         self._limits = limits or Limits()
         self._on_error = on_error
-        self._state = dict(state or {})
         self._service = Service(
             app,
             on_error,
@@ -198,7 +196,7 @@ class Server:
                 raise rest from None
 
     async def _serve_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
-        connection = Connection(stream, self._service, self._limits, self._tally, self._state, self._budget)
+        connection = Connection(stream, self._service, self._limits, self._tally, self._budget)
         self._connections.add(connection)
         self._tally.open_connections += 1
         try:
@@ -209,4 +207,4 @@ class Server:
 
     async def _refuse_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         limits = refusal_limits(self._limits, self._places.refused)
-        await Connection(stream, self._service, limits, self._tally, self._state, self._budget).refuse()
+        await Connection(stream, self._service, limits, self._tally, self._budget).refuse()

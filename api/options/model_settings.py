@@ -27,6 +27,7 @@ from api.options.model_defaults import (
     Source,
     checked,
     from_file,
+    named_presets,
     resolve,
 )
 from api.options.option_values import (
@@ -34,7 +35,6 @@ from api.options.option_values import (
     checked_served_names,
     named_folders,
 )
-from api.options.served_names import named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
@@ -43,11 +43,9 @@ from scheduler.repetition import Repetition
 from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 
-def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
-    """Make the field. `aliases` are other names of the option, written as field names: other servers' where
-    they mean the same, and former names. `repeated`: it may be given
-    several times; its values are joined by commas."""
-    extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
+def option(group: str, help_: str, default: Any, *, repeated: bool = False, **bounds: Any) -> Any:
+    """Make the field. `repeated`: it may be given several times; its values are joined by commas."""
+    extra: dict[str, Any] = {"group": group, "repeated": repeated}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
@@ -56,7 +54,6 @@ _HELP = {
     "temperature": "temperature of requests that say none, nor does the name of the model that they ask for.",
     "thinking": "thinking of such requests; auto: as the chat template does where nobody asks.",
 }
-_ALIASES = {"temperature": ["temp"], "top_p": ["top_p"], "top_k": ["top_k"], "min_p": ["min_p"]}
 
 
 def _as_in_a_name(given: Any, info: ValidationInfo) -> Any:
@@ -67,8 +64,8 @@ def _with_defaults(settings: type[_T]) -> type[_T]:
     """Add an option for each setting that a served name may have."""
     made: dict[str, Any] = {}
     for name, field in SETTINGS.items():
-        help_, aliases = _HELP.get(name, f"{name} of such requests."), _ALIASES.get(name, ())
-        made[f"default_{name}"] = field.annotation, option("Defaults", help_, field.default, *aliases)
+        help_ = _HELP.get(name, f"{name} of such requests.")
+        made[f"default_{name}"] = field.annotation, option("Defaults", help_, field.default)
     check = {"check": field_validator(*made, mode="before")(_as_in_a_name)}
     return create_model(
         settings.__name__, __base__=settings, __module__=__name__, __validators__=check, **made
@@ -87,7 +84,6 @@ class ModelSettings(BaseModel):
         " models. smollm2: SmolLM2-135M-Instruct, fetched once; embedded: the model for tests. smollm2 if not"
         " given.",
         None,
-        "model_path",
         repeated=True,
     )
     models: Path | None = option(
@@ -109,7 +105,6 @@ class ModelSettings(BaseModel):
         "Model name in requests, or several with commas, each with defaults of its own where it has some:"
         " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
         None,
-        "alias",
     )
     adapter: Annotated[str | None, BeforeValidator(adapter_folders)] = option(
         "Model",
@@ -123,7 +118,6 @@ class ModelSettings(BaseModel):
         " stay quantised and all else is float32, for a CPU with little memory; many times slower with"
         " several rows and long prompts.",
         "auto",
-        "dtype",
     )
     kv_cache_dtype: KvCacheDtype = option(
         "Model",
@@ -136,7 +130,6 @@ class ModelSettings(BaseModel):
         "Model",
         "Longest prompt and answer together, in tokens. As the model's config.json says if not given.",
         None,
-        "context_length",
         ge=1,
     )
     task: Task = option(
@@ -152,7 +145,6 @@ class ModelSettings(BaseModel):
         " (tools described in the system prompt, calls as JSON) or none; auto: detected from the chat"
         " template, generic where it has no tools.",
         "auto",
-        "tool_call_parser",
     )
     hold_calls: HoldCalls = option(
         "Model",

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BeforeValidator
 
 from api.access.allowed_hosts import EVERY, host_name
-from api.options.served_names import named_presets
+from api.options.model_defaults import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -23,23 +23,12 @@ class Option:
     """One field of ServeSettings on the command line."""
 
     field: str
-    aliases: tuple[str, ...]
-    """Other names of the field; each is a flag and a variable, too."""
     group: str
     help: str
     default: Any
     choices: tuple[str, ...]
     repeated: bool
     """Whether it may be given several times."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return all names, the field's first."""
-        return (self.field, *self.aliases)
-
-    @property
-    def flags(self) -> list[str]:
-        return [flag(name) for name in self.names]
 
     @property
     def default_text(self) -> str:
@@ -82,21 +71,18 @@ def options() -> Iterator[Option]:
     for name, field in ServeSettings.model_fields.items():
         extra: Any = field.json_schema_extra
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        aliases = tuple(extra["aliases"])
         help_ = field.description or ""
-        yield Option(name, aliases, extra["group"], help_, field.default, choices, extra["repeated"])
+        yield Option(name, extra["group"], help_, field.default, choices, extra["repeated"])
 
 
 def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) -> ServeSettings:
-    """Make settings from values as text, by an option's name or alias. `fallback` (the environment) applies
-    if `given` (the command line) has no value. Raise OptionError naming the option."""
+    """Make settings from values as text, by an option's name. `fallback` (the environment) applies if `given`
+    (the command line) has no value. Raise OptionError naming the option."""
     try:
-        return ServeSettings.model_validate({**_by_field(fallback or {}, variable), **_by_field(given, flag)})
+        return ServeSettings.model_validate({**(fallback or {}), **given})
     except ValidationError as error:
         field, reason = first_fault(error)
-        aliases = next((option.aliases for option in options() if option.field == field), ())
-        others = ", ".join([*map(flag, aliases), variable(field)])
-        raise OptionError(f"{flag(field)} (or {others}): {reason}") from error
+        raise OptionError(f"{flag(field)} (or {variable(field)}): {reason}") from error
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:
@@ -106,23 +92,9 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
     return str(first["loc"][0]), f"{reason}, not {first['input']!r}"
 
 
-def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[str, str]:
-    """Return `given` under the fields' own names. Raise OptionError if one option has different values under
-    two names: either would silently override the other."""
-    left = dict(given)
-    found: dict[str, str] = {}
-    for option in options():
-        values = {name: left.pop(name) for name in option.names if name in left}
-        if len(set(values.values())) > 1:
-            raise OptionError(f"{' and '.join(map(spelling, values))} are one option, with different values")
-        for value in values.values():
-            found[option.field] = value
-    return found | left
-
-
 def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     """Raise OptionError for an unknown PENSTOCK_ variable: a misspelt one would be ignored silently."""
-    known = {*OTHER_VARIABLES, *(variable(name) for option in options() for name in option.names)}
+    known = {*OTHER_VARIABLES, *(variable(option.field) for option in options())}
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
             raise OptionError(f"{name}: there is no such option")

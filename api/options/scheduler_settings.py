@@ -16,11 +16,11 @@ from scheduler.config import (
     SupervisionConfig,
 )
 from scheduler.engines.adapters import MAX_ADAPTERS, source_of
-from scheduler.engines.machine_share import gpus_of, sharers_of
 from scheduler.errors import StartupError
+from scheduler.processes.machine_share import gpus_of, sharers_of
+from scheduler.prompt.embedder import Embedder
 from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import AdapterSource
-from scheduler.shared.pooling import Pooler
 
 MAX_QUEUED_TOKENS = 8_000_000
 """Prompt tokens of all waiting requests: some hundred megabytes, with their texts."""
@@ -31,11 +31,11 @@ def scheduler_config(
     model_folder: Path,
     keys: ApiKeys,
     cache_folder: Path,
-    pooler: Pooler | None = None,
+    embedder: Embedder | None = None,
     models: int = 1,
 ) -> SchedulerConfig:
-    """Return the configuration. `pooler` is that of an embedder or a reranker; `models` is how many share the
-    disk tier. Raise StartupError for an adapter whose folder cannot be read."""
+    """Return the configuration. `embedder`: set if the model is one, or a reranker; `models` is how many
+    share the disk tier. Raise StartupError for an adapter whose folder cannot be read."""
     engine = {
         **_same(settings, EngineConfig),
         "backend": settings.engine,
@@ -46,12 +46,13 @@ def scheduler_config(
         "cache_folder": str(cache_folder),
         "sharers": 1 if settings.engines_join else sharers_of(settings.local_engines, gpus_of(os.environ)),
         "adapters": _adapters(settings),
-        "pooler": pooler,
+        "pooler": None if embedder is None else embedder.pooler,
+        "yields": embedder is not None,
     }
     # 0 is no bound, and here that is None. All rows of an embedder's step may end with it, and the next step
     # needs as many.
     intake: dict[str, Any] = {name: value or None for name, value in _same(settings, IntakeConfig).items()}
-    lookahead: dict[str, Any] = {} if pooler is None else {"lookahead": settings.max_slots}
+    lookahead: dict[str, Any] = {} if embedder is None else {"lookahead": settings.max_slots}
     return SchedulerConfig(
         engines=0 if settings.engines_join else settings.local_engines,
         engines_join=settings.engines_join,

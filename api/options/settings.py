@@ -77,10 +77,6 @@ class ServeSettings(ModelSettings):
         "Scheduling",
         "Most sequences that run in one batch.",
         32,
-        "max_num_seqs",
-        "max_running_requests",
-        "parallel",
-        "decode_concurrency",
         ge=1,
         le=4096,
     )
@@ -105,9 +101,6 @@ class ServeSettings(ModelSettings):
         "Scheduling",
         "Most prompt tokens computed in one step; fewer while sequences decode (--itl-target-ms).",
         1024,
-        "max_num_batched_tokens",
-        "chunked_prefill_size",
-        "prefill_step_size",
         ge=16,
         le=65536,
     )
@@ -125,7 +118,6 @@ class ServeSettings(ModelSettings):
         "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
         " no prefixes, auto depends on the device's memory.",
         -1,
-        "kv_cache_memory_bytes",
         ge=-1,
     )
 
@@ -135,8 +127,6 @@ class ServeSettings(ModelSettings):
         " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one. Several engines on"
         " one device have equal parts of it.",
         0.0,
-        "gpu_memory_utilization",
-        "mem_fraction_static",
         ge=0,
     )
 

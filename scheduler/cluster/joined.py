@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
-from scheduler.errors import TooManyEngines
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed
 from scheduler.processes.process import Exit, Session
@@ -140,7 +140,7 @@ class JoinedEngines:
                 continue
             self._retry(member, engine, now)
             self._refuse_second(name, member, engine, now)
-            if engine.linked or member.launcher.waiting:
+            if engine.supervisor.linked or member.launcher.waiting:
                 member.away_since = None
             elif member.away_since is None:
                 member.away_since = now
@@ -150,20 +150,19 @@ class JoinedEngines:
                 self._forget(name)
 
     def machines(self) -> tuple[JoinedMachine, ...]:
-        linked = {engine.name: engine.linked for engine in self._engines}
+        linked = {engine.name: engine.supervisor.linked for engine in self._engines}
         return tuple(
             JoinedMachine(machine, member.address, linked.get(member.engine, False), member.engine)
             for machine, member in self._members.items()
         )
 
     def _add(self, dialed: Dialed) -> None:
+        if len(self._engines.names) >= MOST_ENGINES:
+            self._refuse(dialed, f"there are {MOST_ENGINES} engines, as many as there may be")
+            return
         launcher = JoinedLauncher()
         launcher.offer(dialed)
-        try:
-            engine = self._engines.add(launcher)
-        except TooManyEngines as error:
-            self._refuse(dialed, str(error))
-            return
+        engine = self._engines.add(launcher)
         _log.info("machine_joined", machine=dialed.host, address=dialed.address, engine=engine.name)
         self._members[dialed.host] = _Member(launcher, engine.name, dialed.address)
 
@@ -182,7 +181,7 @@ class JoinedEngines:
     def _refuse_second(self, name: str, member: _Member, engine: Engine, now: float) -> None:
         """Refuse a machine's second connection if the first one lives on: then two machines have one name.
         Until that is known, the second one waits for the end of the first."""
-        if not (engine.linked and member.launcher.waiting):
+        if not (engine.supervisor.linked and member.launcher.waiting):
             member.taken_since = None
         elif member.taken_since is None:
             member.taken_since = now

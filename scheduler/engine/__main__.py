@@ -11,23 +11,25 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import structs
 
-from scheduler.engine.backend import started
-from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.inbox import Inbox, inherited_link, keep_standard_output_clean
 from scheduler.engine.joining import add_arguments, join
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx.environment import drop_compiled
+from scheduler.engine.mlx.environment import drop_compiled, set_defaults
+from scheduler.engine.mlx_lm_import import file_limits_kept, without_tokenizers
 from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
 
@@ -56,7 +58,7 @@ def main() -> NoReturn:
         # This is here and not in `load`: only the owner of the process may freeze its heap.
         gc.collect()
         gc.freeze()
-        if command.pooler is not None:
+        if command.yields:
             _yield_processor()
         inbox.send(ready)
         _run(
@@ -106,6 +108,31 @@ def _expect_load(command: ToEngine) -> Load:
     if command.version != PROTOCOL_VERSION:
         raise ValueError(f"protocol version {command.version} from the server, {PROTOCOL_VERSION} here")
     return command
+
+
+def make_backend(command: Load, report: Callable[[str], None]) -> Backend:
+    """Load the model. `report`: gets the stages of loading. Raise what the back end's loading raises."""
+    match command.backend:
+        case "scripted":
+            return ScriptedBackend(
+                command.scripted,
+                kv_cache_bytes=command.kv_cache_bytes,
+                kv_cache_share=command.kv_cache_share,
+                memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
+                memory_part=command.memory_part,
+                adapters=command.adapters,
+            )
+        case "mlx":
+            report("importing mlx")
+            set_defaults(os.environ)
+            # Imported here: a scripted engine starts without the time of this import.
+            with file_limits_kept(), without_tokenizers():
+                from scheduler.engine.mlx import loading as model_loading
+                from scheduler.engine.mlx.pooling import loading as pooling_loading
+
+            if command.pooler is not None:
+                return pooling_loading.load(command, report)
+            return model_loading.load(command, report)
 
 
 _NICE = 15

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefill_batches import Begun
-from scheduler.engine.prefix.prefixes import Prefixes
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, named
@@ -103,7 +103,7 @@ class BackendFacts:
 class Cache:
     """What is cached beside the rows, to be read only."""
 
-    prefixes: Prefixes
+    prefixes: PrefixCache[Any, Any]
     disk: Callable[[], DiskCounters | None] = lambda: None
     """Returns what the disk tier counts, once it is open."""
 

@@ -20,7 +20,7 @@ from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
-from scheduler.engine.memory import Memory, charged_bytes
+from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
@@ -43,7 +43,6 @@ from scheduler.shared.messages import (
     TurnEnded,
     WaitReason,
 )
-from scheduler.shared.reports import EngineReport, PlanReport, SlotReport
 from scheduler.shared.waits import Waits
 
 Outgoing: TypeAlias = StepOutput | Inspection
@@ -113,7 +112,6 @@ class EngineLoop:
         self._speculation = speculation or Speculation()
         self._verified_tokens = 0 if speculation is None else backend.facts.verified_tokens
         self._admissions = 0
-        self._last_plan = StepPlan()
         self._waits = Waits()
         self._begins = begins
         self._begun = Begun("reading", ())
@@ -252,7 +250,6 @@ class EngineLoop:
         if todo.computes:
             evict = self._memory_watch.starting(bool(todo.chunks), todo.step_bytes)
             todo = with_changes(todo, evict=evict)
-        self._last_plan = todo
         return todo
 
     def _proposals(self) -> list[Proposal]:
@@ -417,7 +414,7 @@ class EngineLoop:
         """Answer the commands that the step has carried out."""
         for inspect in changes.inspect:
             answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes)
-            self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
+            self._replies.append(msgspec.structs.replace(answer, steps=self._meter.totals.steps))
 
     def _emit(self, result: StepResult) -> list[Outgoing]:
         self._watch.look(idle=self.idle)
@@ -438,29 +435,6 @@ class EngineLoop:
         self._replies = []
         return frames
 
-    def _report(self) -> EngineReport:
-        slots = [
-            SlotReport(
-                sequence.request_id,
-                sequence.prefilled_tokens,
-                sequence.prompt_tokens,
-                sequence.generated_tokens,
-                sequence.cached_tokens,
-                sequence.preemptions,
-                charged_bytes(sequence, self._row_bytes),
-            )
-            for sequence in self._slots
-        ]
-        decoding = sum(not sequence.prefilling for sequence in self._slots)
-        return EngineReport(
-            slots,
-            len(self._waiting),
-            self._pace.decode_seconds(max(1, decoding)),
-            self._pace.speeds(),
-            self._meter.totals.steps,
-            _plan_report(self._last_plan),
-        )
-
     def _counters(self) -> Counters:
         return msgspec.structs.replace(
             self._meter.totals,
@@ -478,15 +452,3 @@ class EngineLoop:
             drafts=self._speculation.counters,
             disk=self._watch.disk() or self._meter.totals.disk,
         )
-
-
-def _plan_report(last: StepPlan) -> PlanReport:
-    return PlanReport(
-        preempted=list(last.preempt),
-        admitted=[admit.sequence.request_id for admit in last.admit],
-        chunks={str(chunk.request_id): chunk.tokens for chunk in last.chunks},
-        decoding=len(last.decode),
-        reason=last.reason,
-        predicted_seconds=last.predicted_seconds,
-        target_seconds=last.target_seconds,
-    )

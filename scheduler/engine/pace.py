@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from scheduler.engine.fitted_line import FittedLine
 from scheduler.shared.messages import StepCosts
@@ -31,8 +30,6 @@ token costs without context is not known: it may seem to cost nothing, and 2,048
 target."""
 _LATEST = 32
 """Chunks that the line still remembers: the first of them counts a tenth."""
-
-
 _ROWS = 32
 _TOKENS = 64
 _TOKENS_CONTEXT = 1 << 18
@@ -50,23 +47,6 @@ def _chunk(tokens: int, context: int) -> tuple[float, ...]:
     return tokens / _TOKENS, tokens * context / _TOKENS_CONTEXT, 1.0
 
 
-BudgetReason: TypeAlias = Literal[
-    "no_decode", "unknown_speed", "within_target", "least_tokens", "memory", "gpu_timeout"
-]
-"""What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
-the ITL target; the floor of LEAST_TOKENS, if the target leaves less; what memory allows
-(`budget/policy.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillBudget:
-    """How many prompt tokens one step may compute. Without `target_seconds` no token waits for the step."""
-
-    tokens: int
-    reason: BudgetReason
-    target_seconds: float | None = None
-
-
 @dataclass(slots=True)
 class PrefillPace:
     """Without `target_seconds`, the target is AUTOMATIC_RATIO times the decode step."""
@@ -80,24 +60,25 @@ class PrefillPace:
     """Tokens of the latest chunks."""
     _least_chunks: int = 0
 
-    def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
-        """Return the next step's budget, with `decoding` rows and `prefilling` prompts, of which the furthest
-        has `context` tokens in its cache."""
+    def budget(self, decoding: int, prefilling: int, context: int) -> int:
+        """Return how many prompt tokens the next step may compute, with `decoding` rows and `prefilling`
+        prompts, of which the furthest has `context` tokens in its cache."""
         if decoding == 0:
-            return PrefillBudget(self.most_tokens, "no_decode")
-        target = self._target_seconds(decoding + prefilling)
+            return self.most_tokens
+        target = self.step_target_seconds(decoding + prefilling)
         if target is None or not self._prefill:
-            return PrefillBudget(min(_FIRST_TOKENS, self.most_tokens), "unknown_speed", target)
+            return min(_FIRST_TOKENS, self.most_tokens)
         left = target - self._decode.cost(_rows(decoding)) - self._prefill.cost(_chunk(0, context))
         token = self._prefill.cost(_chunk(1, context)) - self._prefill.cost(_chunk(0, context))
         most = min(self.most_tokens, _MOST_GROWTH * max(self._latest))
         fitting = int(min(most, left / token if token else math.inf))
         if fitting < LEAST_TOKENS:
             larger = self._least_chunks % _TRIED_CHUNKS == _TRIED_CHUNKS - 1
-            return PrefillBudget(2 * LEAST_TOKENS if larger else LEAST_TOKENS, "least_tokens", target)
-        return PrefillBudget(fitting, "within_target", target)
+            return 2 * LEAST_TOKENS if larger else LEAST_TOKENS
+        return fitting
 
-    def _target_seconds(self, rows: int) -> float | None:
+    def step_target_seconds(self, rows: int) -> float | None:
+        """Return the bound on a step while this many rows wait for a token, or None while unknown."""
         if not self._decode:
             return None
         if self.target_seconds is not None:
@@ -122,23 +103,8 @@ class PrefillPace:
             self._prefill.learn(seconds, _chunk(tokens, context))
             self._latest.append(tokens)
 
-    def decode_seconds(self, decoding: int) -> float | None:
-        """Return the predicted time of a step that only decodes; None while unknown."""
-        return self.step_seconds(decoding, 0, 0)
-
     def costs(self) -> StepCosts:
         """Return what has been learned, for the server."""
         step, row = self._decode.terms
         token, token_context, chunk = self._prefill.terms
         return StepCosts(step, row / _ROWS, chunk, token / _TOKENS, token_context / _TOKENS_CONTEXT)
-
-    def speeds(self) -> dict[str, float]:
-        """Return tokens per second by "chunk/context", for operators."""
-        if not self._prefill:
-            return {}
-        return {
-            f"{tokens}/{context}": round(tokens / seconds, 1)
-            for tokens in (64, 256, 1024)
-            for context in (0, 1024, 8192)
-            if (seconds := self._prefill.cost(_chunk(tokens, context)))
-        }

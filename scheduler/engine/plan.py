@@ -20,7 +20,7 @@ from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
 from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.memory import Memory
-from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.prefill_batches import Begun, members_of, next_batch, own_tokens, rows_of
 from scheduler.engine.row_sharing import hit_in_place
@@ -29,9 +29,6 @@ from scheduler.shared.messages import TurnEnded, WaitReason
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""
-StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "emit_pending", "idle"]
-"""Why the step takes as long as it does: a budget's reason, or no prefill, or the chunks' floor
-(LEAST_CHUNK_TOKENS a row) exceeds the budget, or the model does not run."""
 
 PATIENCE_SECONDS = 10.0
 """How long smaller sequences may pass one that does not fit yet."""
@@ -100,8 +97,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     rows that decode.
 
     `emit_pending`: the model does not run; the step returns the tokens that are already sampled, so that they
-    do not wait for the prefill of the next step. `predicted_seconds` is None while unknown. Without
-    `target_seconds` no token waits for this step.
+    do not wait for the prefill of the next step. `predicted_seconds` is None while unknown.
     """
 
     release: tuple[int, ...] = ()
@@ -129,9 +125,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     and each row keeps those that it would have drawn. Such a step returns all of its tokens."""
     foresee: bool = False
     """Return what the grammars of rows force next, for drafts."""
-    reason: StepReason = "idle"
     predicted_seconds: float | None = None
-    target_seconds: float | None = None
     context_tokens: int = 0
     """Computed tokens of the prompt in prefill that has most of them."""
     step_bytes: int = 0
@@ -173,7 +167,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     prompts = [row for row in admissions.rows if row.prefilling]
     drafts = _drafts(state, admissions.rows, preempt)
     if state.has_pending and (prompts or drafts):
-        return with_changes(membership, emit_pending=True, reason="emit_pending")
+        return with_changes(membership, emit_pending=True)
     step, left_tokens = _Prefill(), [row for row in prompts if row.chunkable_tokens]
     if left_tokens:
         step = _prefill(state, admissions.rows, left_tokens)
@@ -194,9 +188,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
         chunks=chunks,
         decode=decode,
         drafts=drafts,
-        reason=_reason(step.budget, chunks, decode),
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), step.context_tokens),
-        target_seconds=step.budget.target_seconds if step.budget and chunks else None,
         context_tokens=step.context_tokens,
         step_bytes=step.taken_bytes,
     )
@@ -221,11 +213,10 @@ def _drafts(
 
 @dataclass(frozen=True, slots=True)
 class _Prefill:
-    """A step's chunks, their budget as far as memory allows it (None without prompts), the computed tokens of
-    the prompt in their batch that has most of them, and what the step takes of memory."""
+    """A step's chunks, the computed tokens of the prompt in their batch that has most of them, and what the
+    step takes of memory."""
 
     chunks: tuple[Chunk, ...] = ()
-    budget: PrefillBudget | None = None
     context_tokens: int = 0
     taken_bytes: int = 0
 
@@ -238,10 +229,11 @@ def _prefill(state: PlanInput, rows: Sequence[EngineSequence], prompts: Sequence
     context = max((row.computed_tokens for row in batch.rows), default=0)
     reading = sum(row.prefilling for row in rows)
     budget = state.pace.budget(len(rows) - reading, reading, context)
-    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
-    chunks = share(batch, budget.tokens, state.limits)
+    ceilings = (state.allowance.chunk_tokens, state.chunk_ceiling)
+    budget = min([budget, *(one for one in ceilings if one is not None)])
+    chunks = share(batch, budget, state.limits)
     if (room := state.allowance.room) is None:
-        return _Prefill(chunks, budget, context)
+        return _Prefill(chunks, context)
     begun, decoding = rows_of(state.begun), [row for row in rows if not row.chunkable_tokens]
     resting = [others for others in members_of(state.begun, rows) if others != batch.begun]
     while True:
@@ -252,38 +244,21 @@ def _prefill(state: PlanInput, rows: Sequence[EngineSequence], prompts: Sequence
         context = max((row.computed_tokens for row in prompts), default=0)
         whole = [row for row in prompts if row.chunkable_tokens <= longest]
         taken = room.taken_bytes([prompts], decoding, whole, begun, resting)
-        tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
+        tokens = min(budget, room.peak.fitting_tokens(room.room_bytes - taken, context))
         unfinished = min((row.chunkable_tokens for row in whole), default=0) - 1
         if not batch.coming and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
             # There is no room for them to end. Until then they need not be computed in the smallest chunks.
             less = room.taken_bytes([prompts], decoding, (), begun, resting)
             fitting = room.peak.fitting_tokens(room.room_bytes - less, context)
-            if (shorter := min(budget.tokens, unfinished * len(prompts), fitting)) > tokens:
+            if (shorter := min(budget, unfinished * len(prompts), fitting)) > tokens:
                 taken, tokens = less, shorter
         enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS
         if enough or not batch.coming or not (decoding or len(prompts) > 1 or any(resting)):
             chunks = share(batch, tokens, state.limits)
             taken += room.peak.needed_bytes(padded_tokens(chunks), context)
-            return _Prefill(chunks, _allowed(budget, tokens, None), context, taken)
+            return _Prefill(chunks, context, taken)
         batch.coming.remove(max(batch.coming, key=lambda row: row.chunkable_tokens))
-        chunks = share(batch, budget.tokens, state.limits)
-
-
-def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
-    """Return the budget under both ceilings, with the reason of the lowest of the three."""
-    if ceiling_tokens is not None and ceiling_tokens < budget.tokens:
-        budget = replace(budget, tokens=ceiling_tokens, reason="gpu_timeout")
-    if memory_tokens is not None and memory_tokens < budget.tokens:
-        budget = replace(budget, tokens=memory_tokens, reason="memory")
-    return budget
-
-
-def _reason(budget: PrefillBudget | None, chunks: Sequence[Chunk], decode: Sequence[int]) -> StepReason:
-    if budget is None or not chunks:
-        return "decode_only" if decode else "idle"
-    if budget.reason == "within_target" and padded_tokens(chunks) > budget.tokens:
-        return "least_chunk"
-    return budget.reason
+        chunks = share(batch, budget, state.limits)
 
 
 def _as_admitted(admit: Admit, admission: int) -> EngineSequence:

@@ -42,9 +42,9 @@ def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
 
 def scripted_labels(prompt_digest: int, labels: int) -> bytes:
     """Return log-probabilities of labels: one of them has half of all probability, the others 0.4 together;
-    which one depends on the digest."""
+    which one depends on the digest. The sum that made them is 1."""
     best, rest = prompt_digest % labels, 0.4 / max(1, labels - 1)
-    return struct.pack(f"<{labels}f", *(math.log(0.5 if at == best else rest) for at in range(labels)))
+    return struct.pack(f"<{labels + 1}f", *(math.log(0.5 if at == best else rest) for at in range(labels)), 0)
 
 
 def digest(prompt: Sequence[int], adapter: str = "") -> int:

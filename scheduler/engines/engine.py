@@ -173,11 +173,6 @@ class Engine:
         return self.process is not None
 
     @property
-    def linked(self) -> bool:
-        """Return whether a process of it runs, which may still be loading."""
-        return self.supervisor.linked
-
-    @property
     def running(self) -> bool:
         """Return whether `run` runs or is about to, so that it may have a process."""
         return self.supervisor.running or self._nursery is not None
@@ -186,11 +181,6 @@ class Engine:
     def failed(self) -> bool:
         """Return whether it could not be started, and no start is tried any more."""
         return self.supervisor.state is EngineState.FAILED
-
-    @property
-    def failure(self) -> str | None:
-        """Return why it could not be started, if no start is tried any more."""
-        return self.supervisor.failure
 
     @property
     def given_up(self) -> bool:
@@ -207,8 +197,8 @@ class Engine:
     def blocked(self, now: float) -> tuple[float, str] | None:
         """Return until when it is not available, and why (a crash loop, or failed starts), or None if it is
         available."""
-        if self.failure is not None:
-            return math.inf, self.failure
+        if (failure := self.supervisor.failure) is not None:
+            return math.inf, failure
         if self.process is not None:
             until, reason = self._stable_at, self._breaker.reason(self.process.began_at)
             return None if reason is None or now >= until else (until, reason)
@@ -229,7 +219,7 @@ class Engine:
         assert self.process is not None
         return self.process.began_at + self._config.supervision.stable_seconds
 
-    # --- for the dispatcher
+    # --- for placement
 
     @property
     def requests(self) -> int:

@@ -17,7 +17,7 @@ import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import PoolAdapters
-from scheduler.engines.boundary import MOST_ENGINES, EngineProvision
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.compatibility import refusal
 from scheduler.engines.engine import Engine, Shared
 from scheduler.engines.placement import least_seconds
@@ -26,12 +26,8 @@ from scheduler.engines.together import all_as_one, first_ready
 from scheduler.errors import (
     DeadlineExceeded,
     EngineLost,
-    LastEngine,
-    NodesDecide,
     SchedulerError,
-    TooManyEngines,
     Unavailable,
-    UnknownEngine,
 )
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
@@ -120,11 +116,7 @@ class Pool:
         return iter(self._engines.values())
 
     def __getitem__(self, name: str) -> Engine:
-        """Raise UnknownEngine."""
-        try:
-            return self._engines[name]
-        except KeyError:
-            raise UnknownEngine(f"there is no engine {name!r}") from None
+        return self._engines[name]
 
     @property
     def names(self) -> list[str]:
@@ -443,7 +435,7 @@ class Pool:
         reason."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
-        return next((engine.failure for engine in self), None)
+        return next((engine.supervisor.failure for engine in self), None)
 
     @property
     def _ends_with_first_engines(self) -> bool:
@@ -497,13 +489,8 @@ class Pool:
         self._first_ready = self._first_ready or ready
         return refusal(self._first_ready, ready)
 
-    def add(self, launcher: EngineLauncher | None = None) -> Engine:
-        """Start a further engine, by `launcher` or like the first ones. Raise TooManyEngines, or NodesDecide
-        if engines join by themselves and there is no `launcher`."""
-        if launcher is None and self.engines_join:
-            raise NodesDecide("there is an engine for each machine that has joined: let another one join")
-        if len(self._engines) >= MOST_ENGINES:
-            raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
+    def add(self, launcher: EngineLauncher) -> Engine:
+        """Start a further engine."""
         engine = self._new(launcher)
         _log.info("engine_added", engine=engine.name)
         if self.loaded:
@@ -512,29 +499,16 @@ class Pool:
         return engine
 
     def retry(self, name: str) -> None:
-        """Try again to start an engine that could not be. Raise UnknownEngine."""
+        """Try again to start an engine that could not be."""
         engine = self[name]
         if engine.failed and not engine.running and self.loaded:
             self._start(engine)
             self.reconcile()
 
     def remove(self, name: str) -> None:
-        """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
-        Raise UnknownEngine."""
-        self._drain(self[name])
-
-    def drain(self, name: str) -> Engine:
-        """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine,
-        LastEngine if no other one is left, or NodesDecide if engines join by themselves."""
+        """Give an engine no new requests, and stop it at the end of those that it has: its machine is gone.
+        After the last one requests wait until another one comes."""
         engine = self[name]
-        if self.engines_join:
-            raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
-        if not any(one is not engine and not one.draining and not one.failed for one in self):
-            raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
-        self._drain(engine)
-        return engine
-
-    def _drain(self, engine: Engine) -> None:
         if not engine.draining:
             engine.draining = True
             _log.info("engine_draining", engine=engine.name, requests=engine.requests)

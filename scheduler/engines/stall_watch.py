@@ -87,9 +87,9 @@ class StallWatch:
     def answered(self, inspection: Inspection, now: float) -> None:
         """Take note of a reply. Only the reply to our own inspection counts, and only if steps or disk reads
         advanced since the last one: an engine that makes no progress replies, too."""
-        if inspection.query != _QUERY or inspection.engine is None:
+        if inspection.query != _QUERY:
             return
-        done = (inspection.engine.steps, 0 if inspection.disk is None else inspection.disk.reads)
+        done = (inspection.steps, 0 if inspection.disk is None else inspection.disk.reads)
         if done != self._seen:
             self._seen = done
             self.woke(now)

@@ -20,7 +20,6 @@ from scheduler.engines.condition import EngineEvent, EngineState, condition_of, 
 from scheduler.engines.deadlines import load_limit_seconds
 from scheduler.engines.death import Death, conclude
 from scheduler.errors import LinkError, StartupError
-from scheduler.processes.backoff import Backoff
 from scheduler.processes.channel import Channel, EngineGone
 from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.shared.messages import (
@@ -210,7 +209,7 @@ class Supervisor:
             self._move(EngineEvent.GONE)
 
     async def _keep_alive(self) -> None:
-        backoff = Backoff(self._config.backoff_first_seconds, self._config.backoff_limit_seconds)
+        pause_seconds = self._config.backoff_first_seconds
         while True:
             ending = Ending()
             try:
@@ -236,7 +235,8 @@ class Supervisor:
                     ending.cause if ending.reported_fault else self._last_death + _hint(exit_)
                 )
             if ending.lasted(self._config.stable_seconds):
-                backoff.lasted()
+                # Its end is no failure to start.
+                pause_seconds = self._config.backoff_first_seconds
             self.restarts += 1
             _log.error(
                 "engine_died",
@@ -245,11 +245,11 @@ class Supervisor:
                 detail=death.detail,
                 exit=str(exit_),
                 restarts=self.restarts,
-                restart_in_seconds=backoff.seconds,
+                restart_in_seconds=pause_seconds,
                 last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
             )
-            await trio.sleep(backoff.seconds)
-            backoff.waited()
+            await trio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, self._config.backoff_limit_seconds)
             self._move(EngineEvent.RETRY)
 
     def _move(self, event: EngineEvent) -> None:

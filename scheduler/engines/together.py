@@ -61,7 +61,7 @@ def last_step_seconds(engines: Iterable[Engine], now: float) -> float | None:
 
 
 def together(inspections: Iterable[Inspection], top: int) -> Inspection:
-    """Return the sum of the inspections. It has the first one's `engine`, and those `top` shared prefixes
+    """Return the sum of the inspections. It has those `top` shared prefixes
     that have the most cached continuations."""
     first, *others = inspections
     if not others:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 import trio
@@ -10,7 +12,7 @@ import trio
 from scheduler.errors import ModelNotFound, StartupError
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState, Patience, decide
-from scheduler.fleet.tenant_charges import share_charges
+from scheduler.intake.fair_queue import FairQueue
 from scheduler.service import Scheduler
 
 _log = structlog.get_logger("fleet")
@@ -168,3 +170,24 @@ class Fleet:
 
     def _notify(self) -> None:
         self._change.set()
+
+
+Seconds: TypeAlias = Callable[[], float | None]
+"""Returns a model's engine time of one token of service, or None before it is measured."""
+
+
+def share_charges(queues: Mapping[FairQueue, Seconds]) -> None:
+    """Make each charge to a tenant in one of these models' queues in the others, too, converted by the engine
+    time of a token of service, so that no tenant doubles its share of the device by using two models.
+    Sessions compete within a tenant, and an agent's session is on one model."""
+
+    def spread(charged: FairQueue, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        for queue, seconds in queues.items():
+            if queue is not charged:
+                # Until both are measured, a token counts as much here as there.
+                there, here = queues[charged](), seconds()
+                ratio = there / here if there and here else 1.0
+                queue.charge_elsewhere(priority, tenant, tokens * ratio, at, now)
+
+    for queue in queues:
+        queue.on_charge = partial(spread, queue)

@@ -107,8 +107,7 @@ class MemoryBudget(FleetMemory):
         return asked.parts[engine]
 
     def _part(self, asked: _Model, engines: int) -> MemoryPart:
-        """Return the part of each of this number of engines, which start. There may be none: an operator has
-        added an engine, which is refused with the numbers."""
+        """Return the part of each of this number of engines, which start."""
         others = [one for one in self._models.values() if one is not asked and not one.parts]
         # Pinned ones first, then large ones: what fits beside the pinned models by its needs then also fits
         # beside their parts (`test_memory_budget.py`).

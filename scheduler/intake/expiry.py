@@ -1,8 +1,5 @@
 """The deadline of each request, which is the earliest of the limits that apply in its state, and the task
-that waits for the next deadline.
-
-`Deadlines` is pure: `now` is an argument.
-"""
+that waits for the next one."""
 
 from __future__ import annotations
 
@@ -30,16 +27,21 @@ class Limit(Enum):
     """`--max-running-seconds`: how long it may have a slot."""
 
 
-class Deadlines:
+class Expiry:
     """A heap and a table. Forgotten and replaced entries stay in the heap until they reach the top, or until
-    they are half of it."""
+    they are half of it. All but `run` is pure."""
 
-    def __init__(self, config: IntakeConfig) -> None:
+    def __init__(self, config: IntakeConfig, retry_seconds: Callable[[float], float]) -> None:
+        """`retry_seconds` returns when a request that waited too long may come again."""
         self._config = config
+        self._retry_seconds = retry_seconds
+        self._sleeps_until = 0.0
+        self._earlier = trio.Event()
         self._heap: list[tuple[float, int]] = []
         self._watched: dict[int, tuple[float, Limit, StreamRecord]] = {}
 
     def __len__(self) -> int:
+        """Return how many requests are watched."""
         return len(self._watched)
 
     def watch(self, record: StreamRecord) -> None:
@@ -50,8 +52,11 @@ class Deadlines:
             at, limit = min(limits, key=lambda pair: pair[0])
             self._watched[record.request_id] = (at, limit, record)
             heapq.heappush(self._heap, (at, record.request_id))
+            if at < self._sleeps_until:
+                self._earlier.set()
 
     def forget(self, record: StreamRecord) -> None:
+        """A request has retired."""
         self._watched.pop(record.request_id, None)
         if len(self._heap) > 2 * len(self._watched) + 16:
             self._heap = [(at, request_id) for request_id, (at, _, _) in self._watched.items()]
@@ -89,39 +94,14 @@ class Deadlines:
             limits.append((record.started_at + self._config.max_running_seconds, Limit.RUNNING))
         return limits
 
-
-class Expiry:
-    """Owned by the service."""
-
-    def __init__(self, config: IntakeConfig, retry_seconds: Callable[[float], float]) -> None:
-        self._config = config
-        self._retry_seconds = retry_seconds
-        self._deadlines = Deadlines(config)
-        self._sleeps_until = 0.0
-        self._earlier = trio.Event()
-
-    def __len__(self) -> int:
-        """Return how many requests are watched."""
-        return len(self._deadlines)
-
-    def watch(self, record: StreamRecord) -> None:
-        """A request was queued or dispatched, or it started."""
-        self._deadlines.watch(record)
-        if self._deadlines.next_at < self._sleeps_until:
-            self._earlier.set()
-
-    def forget(self, record: StreamRecord) -> None:
-        """A request has retired."""
-        self._deadlines.forget(record)
-
     async def run(self, on_expired: Callable[[StreamRecord, DeadlineExceeded], None]) -> None:
         """Call `on_expired` once for each request whose deadline passes. Never returns by itself."""
         while True:
             self._earlier = trio.Event()
-            self._sleeps_until = self._deadlines.next_at
+            self._sleeps_until = self.next_at
             with trio.move_on_at(self._sleeps_until):
                 await self._earlier.wait()
-            for record, limit in self._deadlines.take_expired(trio.current_time()):
+            for record, limit in self.take_expired(trio.current_time()):
                 on_expired(record, self._error(record, limit))
 
     def _error(self, record: StreamRecord, limit: Limit) -> DeadlineExceeded:

@@ -7,8 +7,6 @@ would kill a healthy engine.
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import socket
 import subprocess
@@ -17,12 +15,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 import trio
 
-from scheduler.processes.oom_kills import oom_kills
-from scheduler.shared.link_pair import link_pair
 from scheduler.shared.own_path import with_own_path
 
 _log = structlog.get_logger("engine")
@@ -36,19 +33,25 @@ _DUMP_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 1.0
 """Time to read a dead process's stderr; end of file may never come if it left a child process."""
 
+BUFFER_BYTES = 1 << 20
+"""Size of each end's two buffers. macOS gives a pair 8 KiB: a few step frames, after which the engine waits
+in every pause of the server's loop. With 8 KiB on Linux, steps of 4 ms and pauses of 50 ms in every 100, the
+engine waited 181 ms a second (203 steps/s); with these buffers 2 to 8 (247 steps/s). Beside a thread that
+computes, a prompt of 100,000 tokens was read in 51 pieces and 183 ms; with these buffers in 2 pieces and 16
+ms. Linux gives 208 KiB unasked, and at most `wmem_max`."""
+
 Talk = Callable[[trio.abc.Stream], Awaitable[bool]]
 """Speaks with the child over its link. Returns whether the child hangs."""
 
 
 class StderrTail:
     """A child process's stderr, line by line: to our log, and the last lines for the cause of death. Fed with
-    bytes in pieces of any size. `event`, `level`, `fields`: those of each line in the log."""
+    bytes in pieces of any size. `event`: that of each line in the log."""
 
-    def __init__(self, event: str = "engine_stderr", level: int = logging.INFO, **fields: str) -> None:
-        self._event, self._level = event, level
+    def __init__(self, event: str = "engine_stderr") -> None:
+        self._event = event
         self._kept: deque[str] = deque(maxlen=_LINES_KEPT)
         self._pending = b""
-        self._fields = fields
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class StderrTail:
         text = line.decode("utf-8", "replace").rstrip()
         if text:
             self._kept.append(text)
-            _log.log(self._level, self._event, line=text, **self._fields)
+            _log.info(self._event, line=text)
 
 
 class LaunchFailed(Exception):
@@ -109,18 +112,12 @@ class ChildProcess:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         stop_seconds: float,
-        *,
-        stdout: int | None = None,
-        level: int = logging.INFO,
-        cores: frozenset[int] | None = None,
     ) -> None:
-        """`name`: the process's name in errors and in the log, to which its stderr goes at this `level`.
-        `stop_seconds`: from the end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the
-        only ones that it may use, or None for all, as on systems that cannot pin."""
+        """`name`: the process's name in errors and in the log, to which its stderr goes. `stop_seconds`: from
+        the end of its link to SIGKILL."""
         self._name, self._module, self._arguments = name, module, tuple(arguments)
         self._environment = dict(environment)
         self._stop_seconds = stop_seconds
-        self._stdout, self._level, self._cores = stdout, level, cores
 
     async def run(self, talk: Talk) -> Exit:
         """Start the process, let `talk` speak with it, and return when the process has ended. It is ended
@@ -128,7 +125,7 @@ class ChildProcess:
         process, ours = await self._start()
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         oom_kills_before, hung, ended_by_us = oom_kills(), False, False
-        tail, relayed = StderrTail(f"{self._name}_stderr", self._level), trio.Event()
+        tail, relayed = StderrTail(f"{self._name}_stderr"), trio.Event()
         assert process.stderr is not None
         try:
             async with trio.open_nursery() as nursery:
@@ -157,7 +154,6 @@ class ChildProcess:
                     [sys.executable, "-m", self._module, "--fd", str(theirs.fileno()), *self._arguments],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=self._stdout,
                     stderr=subprocess.PIPE,
                     env=with_own_path(self._environment),
                     # Its own session: only the server handles Ctrl-C in the terminal.
@@ -169,11 +165,6 @@ class ChildProcess:
         except BaseException:
             ours.close()
             raise
-        if self._cores is not None and sys.platform == "linux":
-            # It has no thread but its first one yet. It may also be gone already, which its session will
-            # find.
-            with suppress(OSError):
-                os.sched_setaffinity(process.pid, self._cores)
         return process, ours
 
     async def _end(self, process: trio.Process, stream: trio.SocketStream, *, hung: bool) -> bool:
@@ -203,6 +194,17 @@ class ChildProcess:
         return killed
 
 
+def link_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends, each with room for what a pause of its reader accumulates. Raise OSError."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            # macOS refuses what is above `kern.ipc.maxsockbuf` (8 MiB, unless it was changed).
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+    return ours, theirs
+
+
 async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
     """Relay a stderr to its end, which may never come if the process left a child of its own."""
     try:
@@ -211,3 +213,32 @@ async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed
         tail.end()
     finally:
         relayed.set()
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how often the kernel has killed a process of this control group, or of the machine where it has
+    none, for lack of memory: a SIGKILL does not show who sent it. macOS counts nothing that a process may
+    read: 0."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            events = root / "sys/fs/cgroup" / path.lstrip("/") / "memory.events"
+        elif "memory" in controllers.split(","):
+            events = root / "sys/fs/cgroup/memory" / path.lstrip("/") / "memory.oom_control"
+        else:
+            continue
+        if (kills := _count(_read(events))) is not None:
+            return kills
+    return _count(_read(root / "proc/vmstat")) or 0
+
+
+def _count(text: str) -> int | None:
+    found = (line.split() for line in text.splitlines())
+    return next((int(words[1]) for words in found if len(words) == 2 and words[0] == "oom_kill"), None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -30,10 +30,8 @@ class EngineLauncher(Protocol):
 class ProcessLauncher:
     """Starts `python -m scheduler.engine` on one end of a socket pair."""
 
-    def __init__(
-        self, environment: Mapping[str, str], stop_seconds: float, cores: frozenset[int] | None = None
-    ) -> None:
-        self._child = ChildProcess("engine", "scheduler.engine", (), environment, stop_seconds, cores=cores)
+    def __init__(self, environment: Mapping[str, str], stop_seconds: float) -> None:
+        self._child = ChildProcess("engine", "scheduler.engine", (), environment, stop_seconds)
 
     async def run(self, session: Session) -> Exit:
         async def talk(stream: trio.abc.Stream) -> bool:

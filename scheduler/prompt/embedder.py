@@ -10,13 +10,14 @@ Qwen3-Reranker's "yes" against "no". What is written there and cannot be compute
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from scheduler.errors import StartupError
+from scheduler.errors import InvalidRequest, StartupError
 from scheduler.request import ChatPrompt, Prompt, TextPrompt
 from scheduler.shared.folder.reading import read_json, read_value
 from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
@@ -27,7 +28,6 @@ MODULES = "modules.json"
 _MODES: dict[str, tuple[PooledTokens, str]] = {
     "lasttoken": ("last", "pooling_mode_lasttoken"),
     "mean": ("mean", "pooling_mode_mean_tokens"),
-    "cls": ("first", "pooling_mode_cls_token"),
 }
 """The pooling modes that are supported, by their names in sentence-transformers 5.4 and later, and each one's
 switch of before."""
@@ -50,7 +50,8 @@ _TAIL = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 class Embedder:
     """What the server needs to know of an embedder or a reranker."""
 
-    pooler: Pooler
+    pooler: Pooler | None
+    """How an embedder's vector is made; None for a reranker."""
     dimensions: int
     """How many numbers a vector has."""
     matryoshka: tuple[int, ...] | bool = False
@@ -63,10 +64,28 @@ class Embedder:
     """The text for inputs that name none."""
     has_roles: bool = False
     """Whether the chat template takes a reranker's pair, as messages of the roles query and document."""
+    answers: tuple[int, ...] = ()
+    """The tokens that a reranker's answer is about: its one number is the probability of the first against
+    the second. Where there is none, the logit of the first alone decides."""
 
     @property
     def kind(self) -> ModelKind:
-        return self.pooler.kind
+        return "rerank" if self.pooler is None else "embedding"
+
+    def text_before(self, name: str | None) -> str:
+        """Return the prompt of this name, which goes before each input. Raise InvalidRequest."""
+        if name is None:
+            return self.default_prompt
+        if name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "none"
+            raise InvalidRequest(f"the model has no prompt {name!r}; it has {known}", param="prompt_name")
+        return self.prompts[name]
+
+    def relevance(self, logarithms: Sequence[float]) -> float:
+        """Return a reranker's number: `logarithms` of its answers, and of the sum that made them
+        probabilities."""
+        logit = logarithms[0] + logarithms[1] if len(self.answers) == 1 else logarithms[0] - logarithms[1]
+        return (1 + math.tanh(logit / 2)) / 2
 
     def pair(self, query: str, document: str, instruction: str | None = None) -> Prompt:
         """Return the prompt in which a reranker reads a query and a document.
@@ -113,20 +132,17 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | N
                 " its vectors are made: download the original folder"
             )
         return None
-    _check_body(path, config, two_way)
     folders = {name: path / folder for name, folder in modules or ()}
     kind = task if task != "auto" else "rerank" if "LogitScore" in folders else "embedding"
+    _check_body(path, config, both_ways=two_way, embeds=kind == "embedding")
     dimensions = 1 if kind == "rerank" else int(config["hidden_size"])
-    if kind == "rerank":
-        pooler = _reranker(path, folders.get("LogitScore"))
-    elif modules is None or "Pooling" not in folders:
-        pooler = Pooler("embedding")
-    else:
-        pooler = _pooler(path, modules)
+    pooler: Pooler | None = None
+    if kind == "embedding":
+        pooler = Pooler() if modules is None or "Pooling" not in folders else _pooler(path, modules)
         if pooler.dense:
             dimensions = int((read_json(path / pooler.dense[-1] / "config.json") or {})["out_features"])
-    if two_way:
-        pooler = Pooler(pooler.kind, pooler.tokens, pooler.dense, pooler.normalize, two_way=True)
+        if two_way:
+            pooler = Pooler(pooler.tokens, pooler.dense, pooler.normalize, two_way=True)
     written = read_json(path / "config_sentence_transformers.json") or {}
     prompts = {str(name): str(text) for name, text in (written.get("prompts") or {}).items()}
     most = (read_json(path / "sentence_bert_config.json") or {}).get("max_seq_length")
@@ -140,20 +156,21 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | N
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),
         set(_ROLE.findall(_template(path))) == {"query", "document"},
+        _answers(path, folders.get("LogitScore")) if kind == "rerank" else (),
     )
 
 
-def _check_body(path: Path, config: Mapping[str, Any], two_way: bool) -> None:
+def _check_body(path: Path, config: Mapping[str, Any], *, both_ways: bool, embeds: bool) -> None:
     architectures = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith("ForSequenceClassification") for name in architectures):
         raise StartupError(
             f"--model: {path} holds {architectures[0]}, and mlx-lm loads no classification head: serve the"
             " model that writes tokens (Qwen3-Reranker, not its -seq-cls conversion)"
         )
-    if two_way and config.get("model_type") not in _TWO_WAY_TYPES:
+    if both_ways and not (embeds and config.get("model_type") in _TWO_WAY_TYPES):
         raise StartupError(
             f"--model: {path} attends both ways, and mlx-lm's {config.get('model_type')!r} only backwards;"
-            f" of such models {', '.join(_TWO_WAY_TYPES)} is served"
+            f" of such models {', '.join(_TWO_WAY_TYPES)} is served, as an embedder"
         )
 
 
@@ -177,7 +194,7 @@ def _pooler(path: Path, modules: list[tuple[str, str]]) -> Pooler:
                 raise StartupError(
                     f"--model: {path / MODULES} has a module {name}, which is not supported here"
                 )
-    return Pooler("embedding", _tokens(path / dict(modules)["Pooling"]), tuple(dense), normalize)
+    return Pooler(_tokens(path / dict(modules)["Pooling"]), tuple(dense), normalize)
 
 
 def _tokens(folder: Path) -> PooledTokens:
@@ -196,12 +213,11 @@ def _tokens(folder: Path) -> PooledTokens:
     return _MODES[chosen[0]][0]
 
 
-def _reranker(path: Path, folder: Path | None) -> Pooler:
+def _answers(path: Path, folder: Path | None) -> tuple[int, ...]:
     if folder is not None:
         score = read_json(folder / "config.json") or {}
-        false = score.get("false_token_id")
-        ids = int(score["true_token_id"]), None if false is None else int(false)
-        return Pooler("rerank", true_token=ids[0], false_token=ids[1])
+        true, false = score["true_token_id"], score.get("false_token_id")
+        return (int(true),) if false is None else (int(true), int(false))
     vocabulary: Any = ((read_json(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
     for text in ("yes", "no"):
         if not isinstance(vocabulary, dict) or text not in vocabulary:
@@ -209,7 +225,7 @@ def _reranker(path: Path, folder: Path | None) -> Pooler:
                 f"--task rerank: {path} has no 1_LogitScore, and {text!r} is no token of its vocabulary:"
                 " nothing says how it scores"
             )
-    return Pooler("rerank", true_token=int(vocabulary["yes"]), false_token=int(vocabulary["no"]))
+    return int(vocabulary["yes"]), int(vocabulary["no"])
 
 
 def _template(path: Path) -> str:

@@ -30,13 +30,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.token_pieces import TokenPieces
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.prompt.vector_request import (
-    FIELDS,
-    check_dimensions,
-    check_kind,
-    truncated,
-    truncated_length,
-)
+from scheduler.prompt.vector_request import check_dimensions, check_kind, truncated, truncated_length
 from scheduler.repetition import Repetition
 from scheduler.request import (
     MAX_PREDICTION_TOKENS,
@@ -88,7 +82,7 @@ def check_prompt_logprobs(prepared: Sequence[Prepared]) -> None:
         raise InvalidRequest(
             f"the prompts' log-probabilities come to {entries} values, of all tokens, alternatives and"
             f" choices; at most {MAX_PROMPT_LOGPROBS} are computed",
-            param="prompt_logprobs",
+            param="logprobs",
         )
 
 
@@ -165,17 +159,21 @@ class Preparation:
     def _prepare_prompt(self, request: GenerationRequest, salt: str, adapter: str) -> tuple[Prepared, bool]:
         """Prepare all but the grammar. Return also whether the prompt has opened reasoning."""
         check_kind(request, self._folder.kind)
-        if self._folder.embedder is not None:
+        if (embeds := request.kind == "embedding") and self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)
-            return self._prepare_vector(request, salt, adapter), False
         self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
         self._check_tools(request.prompt)
-        # One token of the context is the answer's.
-        tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
+        field = request.field or _field(request.prompt)
+        # One token of the context is the answer's, but a vector needs none.
+        answered, cut = int(not embeds), truncated_length(request, self.context_tokens)
+        most_tokens = self.context_tokens - answered if cut is None else None
+        tokens = self._tokens(request.prompt, most_tokens, field, salt=salt)
         if not tokens.ids:
-            raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
+            raise InvalidRequest("the prompt is empty", param=field)
+        if cut is not None and len(tokens.ids) > cut:
+            tokens = _Tokens(compact(truncated(tokens.ids, cut, self.tokenizer.encode_whole(""))))
         prompt, labels = self._labelled(request, tokens)
-        max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
+        max_tokens = self._fit(len(prompt), answered, request.max_tokens, field)
         if (least := request.min_tokens) > max_tokens:
             words = f"min_tokens is {least}, and there are at most {max_tokens} tokens to come"
             raise InvalidRequest(words, param="min_tokens")
@@ -200,6 +198,7 @@ class Preparation:
             thinking=None if thinking is None or thinking.tokens is None else thinking,
             prompt_logprobs=request.prompt_logprobs,
             adapter=adapter,
+            dimensions=request.dimensions if embeds else None,
             labels=labels,
             holds=tuple(
                 self._held(hold, request.prompt, prompt, system_tokens, salt) for hold in request.holds
@@ -211,7 +210,7 @@ class Preparation:
         pipelines = partial(
             self._answer_pipelines, request.tokenized(), tokens, silent, thinking, offered, continued
         )
-        blocks = block_hashes(prompt, salted(adapter, salt))
+        blocks = () if embeds else block_hashes(prompt, salted(adapter, salt))
         repetition = request.repetition or (None if request.ignore_eos else self._repetition)
         prepared = Prepared(
             request, submit, pipelines, blocks, repetition=repetition, kept_bytes=offered.kept_bytes
@@ -220,8 +219,10 @@ class Preparation:
 
     def _labelled(self, request: GenerationRequest, tokens: _Tokens) -> tuple[TokenIds, tuple[int, ...]]:
         """Return the prompt up to its labels, reasoning closed, and each label's first token there."""
-        if not request.labels:
-            return tokens.ids, ()
+        if given := tuple(label for label in request.labels if isinstance(label, int)):
+            self._check_vocabulary(given, "label_token_ids")
+        if given or not request.labels:
+            return tokens.ids, given
         form, before = self.tokenizer.answer_format, request.begun
         if form.layout is Layout.HARMONY:
             before = f"<|channel|>final<|message|>{before}"
@@ -252,37 +253,6 @@ class Preparation:
         except SchedulerError:  # For example, the template wants a user's message last.
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
-
-    def _prepare_vector(self, request: GenerationRequest, salt: str, adapter: str) -> Prepared:
-        """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
-        context, field = self.context_tokens, FIELDS[request.kind]
-        most = truncated_length(request, context)
-        try:
-            tokens = self._tokens(request.prompt, context if most is None else None, field).ids
-        except PromptTooLong as error:
-            fewest = error.prompt_tokens
-            raise PromptTooLong(fewest, None, context, param=field, counted=False, answered=False) from None
-        if not tokens:
-            raise InvalidRequest(f"{field}: a text is empty", param=field)
-        if most is not None and len(tokens) > most:
-            around = self.tokenizer.encode_whole("") if request.kind == "embedding" else []
-            tokens = compact(truncated(tokens, most, around))
-        if len(tokens) > context:
-            raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
-        submit = Submit(
-            request_id=0,
-            prompt=tokens,
-            max_tokens=1,
-            stop_token_ids=(),
-            sampling=request.sampling,
-            salt=salt,
-            session=request.session,
-            adapter=adapter,
-            dimensions=request.dimensions,
-        )
-        request, nothing = request.tokenized(), OfferedTools(())
-        pipelines = partial(self._answer_pipelines, request, _Tokens(tokens), {}, None, nothing, None)
-        return Prepared(request, submit, pipelines)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
         """Return the token ids of `prompt`, however many. As slow as `prepare`. `salt`: only prompts of
@@ -406,9 +376,9 @@ class Preparation:
             if seen > 2 * most_tokens:
                 raise PromptTooLong(seen // 2, None, self.context_tokens, param=field, counted=False)
 
-    def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
+    def _fit(self, prompt_tokens: int, least: int, max_tokens: int | None, field: str) -> int:
         room = self.context_tokens - prompt_tokens
-        if room < 1:
+        if room < least:
             raise PromptTooLong(prompt_tokens, None, self.context_tokens, param=field)
         if max_tokens is not None and max_tokens > room:
             raise PromptTooLong(prompt_tokens, max_tokens, self.context_tokens, param="max_tokens")

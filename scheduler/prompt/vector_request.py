@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.embedder import Embedder
 from scheduler.request import GenerationRequest, ModelKind
 
-FIELDS: dict[ModelKind, str] = {"chat": "prompt", "embedding": "input", "rerank": "documents"}
-"""The request's field of the prompt, for error messages."""
-_ANSWERS = {
-    "chat": "this model writes text: it answers /v1/chat/completions and the other APIs for text",
-    "embedding": "this model is an embedding model, which writes no text: it answers /v1/embeddings",
-    "rerank": "this model is a reranker, which compares documents with a query: it answers /v1/rerank",
+ENDPOINTS: Mapping[ModelKind, Sequence[str]] = {
+    "chat": (
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+        *("/v1/decisions", "/v1/systemone", "/v1/rerank", "/v1/score"),
+    ),
+    "embedding": ("/v1/embeddings",),
+    "rerank": ("/v1/rerank", "/v1/score"),
 }
-"""What a model of each kind answers: the error for any other request."""
+"""What a model of each kind answers."""
 
 
 def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
     """Raise InvalidRequest for a request that a model of `kind` cannot answer."""
     if request.kind != kind:
-        raise InvalidRequest(_ANSWERS[kind], param="model")
+        raise InvalidRequest(
+            f"this is a model for {kind}: it answers {', '.join(ENDPOINTS[kind])}", param="model"
+        )
 
 
 def check_dimensions(dimensions: int, embedder: Embedder) -> None:

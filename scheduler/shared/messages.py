@@ -19,13 +19,13 @@ from scheduler.shared.counters import DiskCounters as DiskCounters
 from scheduler.shared.counters import MemoryState as MemoryState
 from scheduler.shared.counters import StepCosts as StepCosts
 from scheduler.shared.pooling import Pooler
-from scheduler.shared.reports import CacheReport, EngineReport
+from scheduler.shared.reports import CacheReport
 from scheduler.shared.token_ids import TokenIds, compact
 from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 33
+PROTOCOL_VERSION = 34
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -102,8 +102,8 @@ class EngineConfig(WireStruct, frozen=True):
     adapters: tuple[AdapterSource, ...] = ()
     """LoRA adapters to load with the model."""
     pooler: Pooler | None = None
-    """Set for an embedder or a reranker: each Submit asks for a vector, and no token is computed. None if the
-    model writes tokens."""
+    """Set for an embedder: each Submit asks for a vector, and no token is computed. None if the model writes
+    tokens."""
     model: str = ""
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
@@ -117,6 +117,8 @@ class EngineConfig(WireStruct, frozen=True):
     max_model_len: int | None = None
     """The operator's context in tokens, by which longrope models choose their factors; None for the model's
     own."""
+    yields: bool = False
+    """Whether to yield the processor to the engines of chats."""
 
 
 class MemoryPart(WireStruct, frozen=True):
@@ -239,7 +241,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     It comes with Retired. None if it asks for tokens."""
     labels: tuple[int, ...] = ()
     """Set if the request asks how likely each of these tokens is behind the prompt: the natural logarithms of
-    the model's own probabilities come with Retired, and no token is generated."""
+    the model's own probabilities come with Retired, behind them that of the sum by which they are
+    probabilities, and no token is generated."""
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
@@ -391,7 +394,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     freed_bytes: int
     cache: CacheReport | None
     disk: DiskCounters | None = None
-    engine: EngineReport | None = None
+    steps: int = 0
+    """Steps since this engine started."""
 
 
 class StepOutput(WireStruct, frozen=True, tag="step"):

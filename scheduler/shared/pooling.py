@@ -1,4 +1,4 @@
-"""How an engine makes one vector of a prompt, where its model is an embedder or a reranker.
+"""How an engine makes one vector of a prompt, where its model is an embedder.
 
 As in `messages.py`, the field order is the format.
 """
@@ -11,24 +11,17 @@ from scheduler.shared.wire_struct import WireStruct
 
 ModelKind: TypeAlias = Literal["chat", "embedding", "rerank"]
 """What a model is asked for: tokens, a vector of a text, or the relevance of a document to a query."""
-PooledKind: TypeAlias = Literal["embedding", "rerank"]
-PooledTokens: TypeAlias = Literal["last", "mean", "first"]
-"""The tokens of which the final hidden states are taken. "first" is the CLS token's place."""
+PooledTokens: TypeAlias = Literal["last", "mean"]
+"""The tokens of which the final hidden states are taken."""
 
 
 class Pooler(WireStruct, frozen=True):
     """How a prompt's final hidden states become its vector, float32."""
 
-    kind: PooledKind
     tokens: PooledTokens = "last"
     dense: tuple[str, ...] = ()
     """Folders of linear layers that follow, inside the model's folder."""
     normalize: bool = True
     """Whether the vector has length 1."""
-    true_token: int = 0
-    """The token that a reranker's answer is about: its one number is the probability of this token against
-    `false_token`."""
-    false_token: int | None = None
-    """The token to compare with. Without it the logit of `true_token` alone decides."""
     two_way: bool = False
     """Whether each token attends to all of its prompt: then no prompt can be computed in chunks."""

@@ -65,9 +65,9 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.call_faults.total()
-    # Other kinds are one of thousands of texts of a batch, which has a line of its own
+    # What is read for numbers is one of thousands of texts of a batch, which has a line of its own
     # (`api/answers/blocks.py`).
-    level = logging.INFO if record.request.kind == "chat" else logging.DEBUG
+    level = logging.DEBUG if record.request.kind != "chat" or record.request.labels else logging.INFO
     _log.log(
         level,
         "request",

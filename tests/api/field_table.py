@@ -27,8 +27,8 @@ from api.dialects.completions.schema import CompletionRequest
 from api.dialects.decisions.schema import DecisionRequest, SystemOneRequest
 from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
-from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.scores.schema import RerankRequest
 from api.dialects.spellings import MEANINGS
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 

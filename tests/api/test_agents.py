@@ -18,9 +18,9 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER
-from tests.api.client import client_of, events
+from tests.api.client import client_of
 from tests.api.dialects.test_chat_tools import HERMES
-from tests.api.transcripts import message_of, named_events, response_of
+from tests.api.transcripts import answers_of, named_events, response_of
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -49,21 +49,6 @@ async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback
     return launcher, response
 
 
-def final_text(path: str, body: str) -> str:
-    """Return what the agent shows, from the stream that it reads."""
-    match path:
-        case "/v1/messages":
-            (block,) = message_of(named_events(body))["content"]
-            return str(block["text"])
-        case "/v1/responses":
-            (item,) = response_of(named_events(body))["output"]
-            return str(item["content"][0]["text"])
-        case _:
-            chunks = [event for event in events(body) if event != "[DONE]"]
-            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-            return "".join(delta.get("content") or "" for delta in deltas)
-
-
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agents_own_request_is_answered(agent: str) -> None:
     """No field is refused, and its stream ends with the model's text."""
@@ -72,7 +57,8 @@ def test_an_agents_own_request_is_answered(agent: str) -> None:
     async def check(clock: trio.testing.MockClock) -> None:
         launcher, response = await replay(agent)
         assert response.status_code == 200, response.text
-        assert final_text(captured(agent)["path"], response.text) == SAID
+        (answer,) = answers_of(captured(agent)["path"], response.text, streams=True)
+        assert answer.text == SAID
         prompt = bytes(launcher.submits[0].prompt.tolist()).decode()
         assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
 

@@ -18,16 +18,15 @@ from api.remote_engines import join_token
 from scheduler.errors import OptionError, StartupError
 from scheduler.processes.process import EngineLauncher
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, client_of
+from tests.api.client import client_of
 from tests.fakes.scheduling import make_scheduler
-from tests.scheduler.cluster.dialing import Farm, Machine
 
 
 def none_here(number: int) -> EngineLauncher:
     raise AssertionError("no engine is started here")
 
 
-EMPTY = ("/health", "/v1/engines", "/v1/scheduler", "/v1/models", "/metrics", "/")
+EMPTY = ("/health", "/v1/scheduler", "/v1/models", "/metrics", "/")
 SHOWN = {"state": "listening", "port": 9100}
 
 
@@ -65,25 +64,10 @@ async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) 
             assert (await client.get(page)).status_code == 200, page
         assert snapshot(scheduler)["engines"] == []
         body = (await client.get("/v1/scheduler")).json()
-        assert (body["engines"], body["engine"]) == ([], None)
+        assert body["engines"] == []
         assert body["cluster"] == SHOWN
         assert (await client.get("/v1/cache")).status_code == 503
         nursery.cancel_scope.cancel()
-
-
-@trio_test
-async def test_operators_neither_add_nor_drain_engines(autojump_clock: MockClock) -> None:
-    """409, and what to do instead: machines join and leave."""
-    farm = Farm(Machine("mac-1"))
-    async with farm.running(), client_of(farm.scheduler) as client:
-        await farm.ready(1)
-        for answer in (await client.post("/v1/engines"), await client.delete("/v1/engines/0")):
-            assert answer.status_code == 409
-            assert answer.json()["error"]["code"] == "nodes_decide"
-            assert "machine" in answer.json()["error"]["message"]
-        assert (await client.delete("/v1/engines/7")).status_code == 404
-        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
-        assert "cluster" not in (await client.get("/v1/scheduler")).json()
 
 
 def test_a_token_is_made_once_and_is_for_its_user_only(tmp_path: Path) -> None:

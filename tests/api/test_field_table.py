@@ -12,8 +12,8 @@ from trio.testing import trio_test
 
 from api.bodies.fields import UNSUPPORTED, WithoutEffect
 from api.bodies.unsupported import Unsupported
-from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.client import client_of
+from tests.api.dialects.test_malformed_dialects import JUNK
 from tests.api.field_table import DIALECTS, PAGE, Dialect, models_in, rewrite
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running

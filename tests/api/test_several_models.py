@@ -12,10 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from api.access.api_keys import load_keys
-from api.admin.loading import keep_seconds
 from api.served_models import ServedModels
-from scheduler.errors import InvalidRequest
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.shared.messages import ScriptedPlan
@@ -25,7 +22,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler
 
 PLAN = ScriptedPlan(step_seconds=0.01)
-KEYS = load_keys("sk-user, ops:sk-admin admin", None)
 
 
 @asynccontextmanager
@@ -126,28 +122,20 @@ async def test_a_stream_says_what_it_waits_for(autojump_clock: MockClock, path: 
 @trio_test
 async def test_operators_load_and_unload(autojump_clock: MockClock) -> None:
     async with farm() as client:
-        loading = await client.post("/v1/models/titles/load", params={"keep_alive": "10m"})
+        loading = await client.post("/v1/models/titles/load", params={"keep_seconds": 600})
         assert loading.status_code == 202
         await trio.sleep(1)
         assert (await states(client))["titles"] == "loaded"
         await trio.sleep(602)
-        assert (await states(client))["titles"] == "unloaded", "after its keep_alive"
+        assert (await states(client))["titles"] == "unloaded", "after its time"
         await client.post("/v1/models/planner-too/unload")
         await trio.sleep(1)
         assert (await states(client))["planner"] == "unloaded"
         assert (await client.get("/ready")).status_code == 200, "the next request loads it"
         assert (await client.post("/v1/models/nobody/load")).status_code == 404
-        assert (await client.post("/v1/models/titles/load?keep_alive=soon")).status_code == 400
-
-
-@trio_test
-async def test_only_operators_load_and_unload(autojump_clock: MockClock) -> None:
-    async with farm(keys=KEYS) as client:
-        for path in ("load", "unload"):
-            for key, status in (("sk-user", 403), ("sk-admin", 202)):
-                headers = {"authorization": f"Bearer {key}"}
-                answer = await client.post(f"/v1/models/titles/{path}", headers=headers)
-                assert answer.status_code == status
+        for bad in ("soon", "inf", "nan"):
+            path = f"/v1/models/titles/load?keep_seconds={bad}"
+            assert (await client.post(path)).status_code == 400
 
 
 @trio_test
@@ -156,30 +144,7 @@ async def test_reports_have_an_entry_for_each_model(autojump_clock: MockClock) -
         report = (await client.get("/v1/scheduler")).json()
         assert set(report["models"]) == {"planner", "titles"}
         assert report["models"]["planner"]["engines"] == report["engines"]
-        engines = (await client.get("/v1/engines", params={"model": "titles"})).json()["engines"]
-        assert [one["condition"] for one in engines] == ["unloaded"]
+        assert [one["condition"] for one in report["models"]["titles"]["engines"]] == ["unloaded"]
         assert (await client.get("/v1/cache", params={"model": "titles"})).status_code == 503
         assert (await client.get("/v1/cache", params={"model": "planner"})).status_code == 200
         assert (await client.get("/v1/cache", params={"model": "nobody"})).status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("300", 300.0),
-        ("10m", 600.0),
-        ("1h30m", 5400.0),
-        ("-1", -1.0),
-        ("0", 0.0),
-        ("1.5s", 1.5),
-        ("500ms", 0.5),
-    ],
-)
-def test_durations_are_written_as_ollama_writes_them(text: str, seconds: float) -> None:
-    assert keep_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "10 m", "m", "1e9", "5d", "--", "9" * 40, "-"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="keep_alive"):
-        keep_seconds(text)

@@ -1,9 +1,12 @@
-"""Strict readers of streams of named events, and the messages that they add up to."""
+"""Strict readers of streams of named events, what they add up to, and the answers of every dialect."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
+
+from tests.api.client import events as unnamed_events
 
 
 def named_events(body: str) -> list[dict[str, Any]]:
@@ -103,3 +106,38 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
     assert not is_open
     assert response["output"] == items
     return response
+
+
+@dataclass(slots=True)
+class Answer:
+    """A choice's text, why it ended, the stop string that its dialect names, and our mark beside that."""
+
+    text: str = ""
+    reason: str | None = None
+    stop_string: str | None = None
+    mark: Any = None
+
+
+def answers_of(path: str, body: str, *, streams: bool) -> list[Answer]:
+    """Return the choices of an answer of text in any dialect, whole or streamed."""
+    match path:
+        case "/v1/messages":
+            found = named_events(body) if streams else [json.loads(body)]
+            message = message_of(found) if streams else found[0]
+            text = "".join(block["text"] for block in message["content"])
+            mark = found[-2 if streams else 0].get("penstock")
+            return [Answer(text, message["stop_reason"], message["stop_sequence"], mark)]
+        case "/v1/responses":
+            response = response_of(named_events(body)) if streams else json.loads(body)
+            text = "".join(part["text"] for part in response["output"][0]["content"])
+            reason = (response["incomplete_details"] or {}).get("reason")
+            return [Answer(text, reason, None, response.get("penstock"))]
+        case _:
+            choices: dict[int, Answer] = {}
+            for chunk in unnamed_events(body)[:-1] if streams else [json.loads(body)]:
+                for choice in chunk["choices"]:
+                    answer = choices.setdefault(choice["index"], Answer())
+                    piece = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                    answer.text += piece.get("content") or ""
+                    answer.reason, answer.mark = choice["finish_reason"], choice.get("penstock")
+            return list(choices.values())

@@ -18,7 +18,6 @@ from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.cancellation.test_places import check_nothing_left
 from tests.examples import examples
-from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import ask, running
 
 SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
@@ -68,21 +67,6 @@ async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_
     assert bench.outcomes() == {"deadline": 1, "length": 1}
 
 
-@trio_test
-async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
-    """In the lookahead, without a slot: the engine drops it from its queue."""
-    bench = Bench(lookahead=2)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("one", max_tokens=100)))
-        hurried = await bench.come(nursery, Client(ask("two", timeout_seconds=0.3)))
-        await bench.come(nursery, Client(ask("three")))
-        await trio.sleep(2)
-        await check_nothing_left(bench)
-    ended_by(hurried, DeadlineExceeded, "before its answer was complete")
-    assert bench.observer.admitted == [1, 3]
-    assert bench.outcomes() == {"deadline": 1, "length": 2}
-
-
 @pytest.mark.parametrize("place", ["prefilling", "decoding"])
 @pytest.mark.parametrize("limit", ["the client's", "the service's"])
 @trio_test
@@ -106,65 +90,6 @@ async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: Moc
     assert bench.observer.joined_at[2] - steps <= 2
     assert isinstance(waiting.finals[0], Finished)
     assert bench.outcomes() == {"deadline": 1, "length": 1}
-
-
-@trio_test
-async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
-    """Also while its cancel, after a stop string, is on its way: the reader already has the finish reason."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
-        await check_nothing_left(bench)
-        stop = first.text.split()[3]
-        request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
-        client = await bench.come(nursery, Client(request, lingers=True))
-        await trio.sleep(1)
-        client.leave()
-        await check_nothing_left(bench)
-    [final] = client.finals
-    assert isinstance(final, Finished)
-    assert bench.outcomes() == {"stop": 1, "length": 1}
-
-
-@trio_test
-async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: MockClock) -> None:
-    """Finished, cancelled in the queue or cancelled in a slot: it is not watched any more."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        clients = [
-            await bench.come(nursery, Client(ask(f"{number}", timeout_seconds=3600))) for number in range(4)
-        ]
-        await bench.wait_for(lambda: bool(clients[0].text))
-        clients[0].leave()
-        clients[2].leave()
-        await check_nothing_left(bench)
-    assert trio.current_time() < 2
-    assert bench.outcomes() == {"cancelled": 2, "length": 2}
-
-
-@trio_test
-async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
-    """A deadline does not depend on the engine."""
-    bench = Bench(faults=Faults(hang_at_step=3))
-    client = Client(ask(max_tokens=LONG, timeout_seconds=5))
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, client)
-        await trio.sleep(5.001)
-        ended_by(client, DeadlineExceeded, "timeout of 5 s")
-
-
-@trio_test
-async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
-    """Queued for an engine that is starting: it ends in the queue."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
-        client = await bench.come(nursery, Client(ask(timeout_seconds=0.05)))
-        await trio.sleep(1)
-        await check_nothing_left(bench)
-    ended_by(client, DeadlineExceeded, "in the queue")
-    assert bench.observer.admitted == []
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -219,3 +144,21 @@ def test_at_any_moment_among_others(
             assert allowed is None or took <= allowed + 0.001
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
+    """Also while its cancel, after a stop string, is on its way: the reader already has the finish reason."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
+        await check_nothing_left(bench)
+        stop = first.text.split()[3]
+        request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
+        client = await bench.come(nursery, Client(request, lingers=True))
+        await trio.sleep(1)
+        client.leave()
+        await check_nothing_left(bench)
+    [final] = client.finals
+    assert isinstance(final, Finished)
+    assert bench.outcomes() == {"stop": 1, "length": 1}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import pytest
 import trio
 import trio.testing
@@ -12,22 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.config import EngineConfig, SchedulerConfig
-from scheduler.engines.boundary import EngineProvision
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
-from scheduler.offload import Lane
-from scheduler.prompt.preparation import Preparation
-from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
-from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.fakes.scheduling import FOLDER, answer, ask, running
+from tests.fakes.scheduling import answer, ask, running
 
 SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
 LONG = 1000
-
-_T = TypeVar("_T")
 
 
 async def check_nothing_left(bench: Bench) -> None:
@@ -36,32 +25,6 @@ async def check_nothing_left(bench: Bench) -> None:
         await bench.scheduler.wait_idle()
     await trio.sleep(0.05)
     bench.check_nothing_is_left()
-
-
-@trio_test
-async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
-    """It was never accepted: nothing is queued, and it counts as cancelled."""
-    tokenizing = trio.Event()
-
-    async def stuck(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-        tokenizing.set()
-        await trio.sleep(3600)
-        return work()
-
-    bench = Bench()
-    config = SchedulerConfig(EngineConfig("scripted", str(FOLDER.path)))
-    bench.scheduler = Scheduler(
-        config, Preparation(ByteTokenizer(), FOLDER), EngineProvision(lambda number: bench.launcher), stuck
-    )
-    client = Client(ask())
-    async with running(bench.scheduler) as nursery:
-        nursery.start_soon(client.follow, bench.scheduler)
-        await tokenizing.wait()
-        client.leave()
-        await check_nothing_left(bench)
-    assert bench.observer.admitted == []
-    assert bench.outcomes() == {"cancelled": 1}
-    assert client.stream is None
 
 
 @trio_test
@@ -83,24 +46,6 @@ async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
     assert bench.observer.admitted == [1, 3]
     assert bench.outcomes() == {"cancelled": 1, "length": 2}
     assert leaving.events == []
-
-
-@trio_test
-async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
-    """In the lookahead, without a slot: the engine drops it from its queue, and the next is not delayed."""
-    bench = Bench(lookahead=2)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("one", max_tokens=20)))
-        leaving = await bench.come(nursery, Client(ask("two")))
-        await bench.come(nursery, Client(ask("three")))
-        await bench.wait_for(lambda: bench.observer.steps == 5)
-        assert bench.scheduler.operations.statistics().in_engine == 3
-        assert bench.observer.rows == {1}
-        leaving.leave()
-        await check_nothing_left(bench)
-    assert bench.observer.admitted == [1, 3]
-    assert bench.observer.joined_at[3] == bench.observer.left_at[1]
-    assert bench.outcomes() == {"cancelled": 1, "length": 2}
 
 
 @pytest.mark.parametrize("place", ["prefilling", "decoding"])
@@ -125,20 +70,6 @@ async def test_while_it_is_in_a_slot(place: str, autojump_clock: MockClock) -> N
 
 
 @trio_test
-async def test_while_it_is_the_only_one(autojump_clock: MockClock) -> None:
-    """The engine has nothing to do afterwards, and stops stepping."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        leaving = await bench.come(nursery, Client(ask(max_tokens=LONG)))
-        await bench.wait_for(lambda: bool(leaving.text))
-        steps = bench.observer.steps
-        leaving.leave()
-        await check_nothing_left(bench)
-        await trio.sleep(10)
-        assert bench.observer.steps - steps <= 2
-
-
-@trio_test
 async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
     """It has its answer and is being cancelled already: a disconnect changes neither outcome nor speed."""
     alone, _ = await _alone("stopped", 20)
@@ -159,57 +90,6 @@ async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
     assert bench.observer.left_at[1] - steps <= 2
     assert bench.observer.joined_at[2] - steps <= 2
     assert bench.outcomes() == {"stop": 1, "length": 1}
-
-
-@trio_test
-async def test_at_its_last_token(autojump_clock: MockClock) -> None:
-    """The cancel and the engine's own end cross on the link: one outcome, and the cancel finds nothing."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=5)))
-        await bench.come(nursery, Client(ask("next", max_tokens=2)))
-        await bench.wait_for(lambda: len(client.text.split()) == 4)
-        await bench.wait_for(lambda: 1 not in bench.observer.rows)
-        assert client.finals == []
-        client.leave()
-        await check_nothing_left(bench)
-    assert client.finals == []
-    assert bench.outcomes() == {"cancelled": 1, "length": 1}
-
-
-@trio_test
-async def test_between_the_final_event_and_the_end_of_the_block(autojump_clock: MockClock) -> None:
-    """The request is over: its outcome stays."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=5), lingers=True))
-        await bench.wait_for(lambda: bool(client.finals))
-        await check_nothing_left(bench)
-        client.leave()
-        await check_nothing_left(bench)
-    assert bench.outcomes() == {"length": 1}
-    assert bench.observer.admitted == [1]
-
-
-@trio_test
-async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
-    """The next engine never gets it."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("one", max_tokens=20)))
-        leaving = await bench.come(nursery, Client(ask("two")))
-        staying = await bench.come(nursery, Client(ask("three")))
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
-        assert bench.scheduler.operations.statistics().engine.ready is None
-        leaving.leave()
-        await trio.testing.wait_all_tasks_blocked()
-        assert bench.scheduler.operations.statistics().queued == 1
-        await check_nothing_left(bench)
-    assert bench.observer.admitted[-1] == 3
-    assert 2 not in bench.observer.admitted
-    assert len(staying.finals) == 1
-    assert bench.outcomes() == {"cancelled": 1, "length": 2}
 
 
 @pytest.mark.parametrize("place", ["decoding", "queued"])

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from tests.clients.outcomes import Outcome, outcome
 from tests.clients.sessions import (
@@ -101,6 +102,16 @@ def together() -> list[tuple[str, ...]]:
     return [*groups.values()]
 
 
+def told_by(session: LibrarySession, given: Iterable[str]) -> list[dict[str, Any]]:
+    """Run its program, and return what it told, line by line."""
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= {"PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)}
+    command = [*session.command, *given]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=env)
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr[-4000:]}"
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
 def run_sessions(names: Sequence[str], folder: Path) -> Iterator[Outcome]:
     """Have the sessions of one process and yield what came of each. Raise AssertionError where it is not as
     it must be."""
@@ -109,7 +120,6 @@ def run_sessions(names: Sequence[str], folder: Path) -> Iterator[Outcome]:
     for note in notes:
         note.parent.mkdir()
         note.write_text(BEFORE)
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     questions = json.dumps([PLAIN, READ, EDIT, STORY, ON, ELSEWHERE])
     with ExitStack() as stack:
         servers = [
@@ -120,16 +130,8 @@ def run_sessions(names: Sequence[str], folder: Path) -> Iterator[Outcome]:
             (server.url, elsewhere.url, str(note.parent), questions, session.way)
             for (server, elsewhere), note, session in zip(servers, notes, sessions, strict=True)
         ]
-        ran = subprocess.run(
-            [*sessions[0].command, *chain(*given)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            env={**kept, "PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)},
-        )
-    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr[-4000:]}"
-    for name, pair, note, line in zip(names, servers, notes, ran.stdout.splitlines(), strict=True):
-        shown = json.loads(line)
+        told = told_by(sessions[0], chain(*given))
+    for name, pair, note, shown in zip(names, servers, notes, told, strict=True):
         answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
         assert shown["answers"] == answers, (name, shown)
         assert note.read_text() == AFTER, name

@@ -67,19 +67,10 @@ def run(program: str, given: str) -> list[Any]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("program", "ways"),
-    [
-        pytest.param("use_litellm", ["openai", "anthropic"], marks=pytest.mark.long),
-        pytest.param("use_langchain", ["openai", "responses", "anthropic"], marks=pytest.mark.long),
-        ("use_pydantic_ai", ["openai", "responses", "anthropic"]),
-    ],
-)
-def test_a_framework_chats_streams_and_calls_a_tool(
-    program: str, ways: list[str], served: PlayedServer
-) -> None:
-    """The tool gets the model's arguments, and the model gets the tool's result."""
-    assert run(program, served.url) == [
+@pytest.mark.long
+def test_a_framework_chats_streams_and_calls_a_tool(served: PlayedServer) -> None:
+    """The tool gets the model's arguments, and the model gets its result. `test_sessions.py` has others."""
+    assert run("use_litellm", served.url) == [
         {
             "way": way,
             "chat": "Hello there.",
@@ -87,7 +78,7 @@ def test_a_framework_chats_streams_and_calls_a_tool(
             "called": {"zone": "UTC"},
             "answer": "It is noon.",
         }
-        for way in ways
+        for way in ("openai", "anthropic")
     ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import agent_sessions, library_sessions
+from tests.clients import agent_sessions, library_sessions, sessions
 from tests.clients.outcomes import Outcome, recorded
 from tests.clients.sessions import ANSWERS, BEFORE, EDIT, FILE, PLAIN, READ, Call, Script, allowed
 
@@ -22,6 +22,17 @@ def test_a_librarys_sessions(names: tuple[str, ...], tmp_path: Path) -> None:
         pytest.skip(absent)
     for found in library_sessions.run_sessions(names, tmp_path):
         _compare(found)
+
+
+def test_the_ai_sdk_decides() -> None:
+    """It checks the answers itself: a probability of each option, their sums, means, and the choice."""
+    session = library_sessions.LibrarySession("decide_ai_sdk.mjs")
+    if session.absent is not None:
+        pytest.skip(session.absent)
+    with sessions.serving_session(library_sessions.SCRIPT) as served:
+        (shown,) = library_sessions.told_by(session, (served.url, "", "", "[]"))
+    types = {name: answer["type"] for name, answer in shown["answers"].items()}
+    assert types == {"angry": "boolean", "team": "choice", "grade": "score", "many": "choice"}
 
 
 @pytest.mark.long

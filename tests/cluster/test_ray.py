@@ -9,8 +9,6 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
@@ -85,17 +83,6 @@ def test_each_node_has_one_engine(served: Served, undisturbed: list[Answer]) -> 
     for engine in "012":
         assert served.metric("penstock_generated_tokens_total", f'engine="{engine}"') > 0
     assert all(answer.finish_reason == "length" for answer in undisturbed)
-
-
-def test_operators_do_not_add_engines(served: Served) -> None:
-    status, body = served.get("/ready")
-    assert status == 200, body
-    for method, path in (("POST", "/v1/engines"), ("DELETE", "/v1/engines/0")):
-        with pytest.raises(HTTPError) as refused:
-            urlopen(Request(served.url + path, method=method))
-        with refused.value as answer:
-            assert answer.code == 409
-            assert b"nodes_decide" in answer.read()
 
 
 def test_a_killed_engine_is_replaced_on_its_node(served: Served, undisturbed: list[Answer]) -> None:

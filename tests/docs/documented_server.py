@@ -51,8 +51,8 @@ def _written(number: int, prompt: str) -> str:
 
 def _models(engine: Playback) -> ServedModels:
     metrics = Metrics()
-    embedder = Embedder(Pooler("embedding"), 1024, matryoshka=(4, 1024))
-    reranker = Embedder(Pooler("rerank"), 1, has_roles=True)
+    embedder = Embedder(Pooler(), 1024, matryoshka=(4, 1024))
+    reranker = Embedder(None, 1, has_roles=True, answers=(7, 3))
     folder = replace(FOLDER, context_tokens=CONTEXT_TOKENS)
     plan = ScriptedPlan(prefill_tokens_per_step=CONTEXT_TOKENS)
     chat = make_scheduler(

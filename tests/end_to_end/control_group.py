@@ -27,10 +27,6 @@ class ControlGroup:
         """A process whose id is written here is in the group, with all that it starts from then on."""
         return self.folder / "cgroup.procs"
 
-    def usage_bytes(self) -> int:
-        name = "memory.usage_in_bytes" if self.folder.is_relative_to(_VERSION_1) else "memory.current"
-        return int((self.folder / name).read_text())
-
 
 @contextmanager
 def control_group() -> Iterator[ControlGroup | None]:

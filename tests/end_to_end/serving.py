@@ -94,12 +94,13 @@ def serving(
     default: bool = False,
     descriptors: int | None = None,
     group: ControlGroup | None = None,
+    last: str = "try ",
 ) -> Iterator[Served]:
     """Serve until the block is left; then the process is gone, and its exit was clean.
 
     `trained`: the embedded model, unless the arguments name one; otherwise random weights. `default`: none is
     named. `descriptors`: the soft and the hard limit of open files. `group`: the control group in which it
-    starts.
+    starts. `last`: the beginning of the last line that it prints as it starts.
     """
     with start(
         *arguments,
@@ -108,6 +109,7 @@ def serving(
         default=default,
         descriptors=descriptors,
         group=group,
+        last=last,
     ) as served:
         yield served
         stop(served)
@@ -121,6 +123,7 @@ def start(
     default: bool = False,
     descriptors: int | None = None,
     group: ControlGroup | None = None,
+    last: str = "try ",
 ) -> Iterator[Served]:
     """As `serving`, but the test ends it itself (it is killed if still there)."""
     is_named = default or "--model" in arguments or "--models" in arguments
@@ -142,7 +145,7 @@ def start(
             served.lines.append(line.rstrip("\n"))
             if found := re.match(r"listening +http://(?:127.0.0.1|0.0.0.0):(\d+)", line):
                 served.port = int(found[1])
-            if line.startswith("try "):
+            if line.startswith(last):
                 break
         watchdog.cancel()
         assert served.port, f"the server did not start: {served.lines} {served.log}"

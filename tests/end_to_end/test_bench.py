@@ -67,21 +67,6 @@ def test_a_comparison_takes_turns_and_gives_equal_prompts(measured: Path) -> Non
         assert all(len(request.stamps) <= 8 for request in run.requests)
 
 
-def test_the_report_stands_alone(measured: Path) -> None:
-    """One self-contained HTML file that names both targets."""
-    page = (measured / "throughput.html").read_text()
-    assert "<svg" in page
-    assert 'src="http' not in page
-    assert "Output tokens/s" in page
-
-
-def test_files_can_be_drawn_together(measured: Path) -> None:
-    runs = str(measured / "throughput.json")
-    drawn = bench("report", runs, runs, "--html", str(measured / "again.html"))
-    assert drawn.returncode == 0, drawn.stderr
-    assert "a #2" in (measured / "again.html").read_text()
-
-
 def test_the_servers_own_metrics_agree_with_the_clients(scripted: Served, tmp_path: Path) -> None:
     """Penstock's counters grow by exactly what the clients received."""
     done = bench(
@@ -129,49 +114,3 @@ def test_ctrl_c_still_writes_what_was_measured(scripted: Served, tmp_path: Path)
     assert run.interrupted
     assert any(request.outcome is Outcome.OK for request in run.requests)
     assert "INTERRUPTED" in output
-
-
-def test_a_target_that_is_not_there_is_named_before_the_run(tmp_path: Path) -> None:
-    """Nothing listens: there is no run, and no record of one."""
-    done = bench(
-        *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
-        *("--target", "nobody=http://127.0.0.1:9,model=x", *SMALL, "--set", "clients.sessions=8"),
-    )
-    assert done.returncode == 1
-    assert "nobody: http://127.0.0.1:9 does not answer: connect_failed" in done.stderr
-    assert not (tmp_path / "throughput.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["compare", "--scenario", "no-such", "--target", "a=http://127.0.0.1:9"], "no-such"),
-        pytest.param(["compare", "--scenario", "throughput"], "--target", marks=pytest.mark.long),
-        pytest.param(
-            ["compare", "--scenario", "throughput", "--launch", "torch"], "torch", marks=pytest.mark.long
-        ),
-        pytest.param(
-            ["compare", "--scenario", "throughput", "--target", "a"], "NAME=URL", marks=pytest.mark.long
-        ),
-        pytest.param(
-            ["compare", "--scenario", "throughput", "--target", "a=http://127.0.0.1:9", "--set", "x=1"],
-            "x",
-            marks=pytest.mark.long,
-        ),
-        (["report", "--no-such"], "--no-such"),
-    ],
-)
-def test_what_is_misspelt_is_said_in_a_line(arguments: list[str], words: str) -> None:
-    """Exit 2, the wrong word, no traceback."""
-    done = bench(*arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_scenarios_are_listed() -> None:
-    """With a line each on their purpose."""
-    done = bench("scenarios")
-    assert done.returncode == 0
-    for name in ("throughput", "cold-burst", "agents", "long-prompt", "overload"):
-        assert name in done.stdout

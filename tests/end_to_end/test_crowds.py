@@ -47,35 +47,6 @@ def test_a_hundred_clients_on_eight_slots_all_finish() -> None:
         assert served.metric("penstock_requests_total", 'outcome="length"') == 100
 
 
-def test_beyond_the_queues_bound_clients_learn_when_to_come_back() -> None:
-    """A small queue answers 503 with Retry-After; accepted requests are served all the same."""
-    plan = "step_seconds=0.01"
-    with serving(
-        "--engine", "scripted", "--scripted", plan, "--max-slots", "2", "--max-queue", "8"
-    ) as served:
-
-        async def crowd() -> list[Answer]:
-            answers: list[Answer] = []
-
-            async def one() -> None:
-                answers.append(await ask(served.port))
-
-            async with trio.open_nursery() as nursery:
-                for _ in range(100):
-                    nursery.start_soon(one)
-            return answers
-
-        answers = trio.run(crowd)
-        refused = [answer for answer in answers if answer.status == 503]
-        accepted = [answer for answer in answers if answer.status == 200]
-        assert len(refused) + len(accepted) == 100
-        # Two slots, a lookahead of four, a queue of eight: at least this many are accepted.
-        assert len(accepted) >= 14
-        assert refused
-        assert {answer.finish_reason for answer in accepted} == {"length"}
-        assert all(b"queue_full" in answer.body for answer in refused if answer.body)
-
-
 def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
     """Clients that leave at random moments (queued, prefilling, decoding, streamed or not): afterwards no
     slot, no queue entry, no cache is in use, each request has one outcome, and service goes on."""

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    with serving("--model", str(folder), "--max-queue", "50", trained=True) as server:
+    with serving("--model", str(folder), "--max-queue", "50", trained=True, last="page ") as server:
         yield server
 
 
@@ -84,7 +84,7 @@ def test_a_reranker_ranks(tmp_path: Path) -> None:
         "{%- set document = messages | selectattr('role', 'eq', 'document') | first -%}"
         "{{ query.content }}|{{ document.content }}"
     )
-    with serving("--model", str(folder), trained=True) as server:
+    with serving("--model", str(folder), trained=True, last="page ") as server:
         body: dict[str, Any] = {"query": "q", "documents": ["a", "b", "c"], "top_n": 2}
         request = Request(
             f"{server.url}/v1/rerank", json.dumps(body).encode(), {"content-type": "application/json"}

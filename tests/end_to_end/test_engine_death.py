@@ -12,7 +12,7 @@ import trio
 
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving, start
-from tests.fakes.faulty_backend import Faults, holding_in_engine_process, in_engine_process
+from tests.fakes.faulty_backend import holding_in_engine_process
 
 
 def fields_of(number: int) -> dict[str, Any]:
@@ -118,37 +118,8 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
-def with_faults(folder: Path, faults: Faults) -> dict[str, str]:
-    """The environment of a server whose engines have these faults."""
-    (folder / "sitecustomize.py").write_text(in_engine_process(faults))
-    return python_path(folder)
-
-
 def python_path(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
-
-
-@pytest.mark.long
-def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
-    """The stacks show where it hung: the faulthandler's dump, and then the next engine."""
-    arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
-    with serving(*arguments, environment=with_faults(tmp_path, Faults(hang_at_step=20))) as served:
-        answer = trio.run(lambda: ask(served.port, max_tokens=40))
-        assert (answer.errors, answer.finish_reason) == ([], "length")
-        eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
-
-
-@pytest.mark.long
-def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> None:
-    """Scripted, dead after every 40 steps: an answer of 150 tokens outlives several engines."""
-    arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.001", "--max-slots", "4")
-    with serving(*arguments, environment=with_faults(tmp_path, Faults(die_at_step=40))) as served:
-        answer = trio.run(lambda: ask(served.port, max_tokens=150))
-        assert answer.errors == []
-        assert answer.finish_reason == "length"
-        deaths = served.metric("penstock_engine_deaths_total")
-        assert deaths >= 3
-        assert served.metric("penstock_resumed_requests_total") == deaths
 
 
 @pytest.mark.long

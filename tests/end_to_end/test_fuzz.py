@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.fuzz.bodies import bodies
-from loadtests.fuzz.run import MODEL, FuzzPlan, run
+from loadtests.fuzz.run import FuzzPlan, run
 
 _ADAPTER = f"red={Path('tests/scheduler/models/adapters/red').absolute()}"
 
@@ -26,9 +25,3 @@ def test_numbers_at_an_edge_harm_nobody(requests: int, seed: int) -> None:
     assert found.cut
     assert found.silence.probes
     assert set(found.resident_bytes) == {"server", "engine"}
-
-
-def test_equal_seeds_send_equal_bodies() -> None:
-    """A reported body can be sent again."""
-    assert bodies(50, 3, MODEL) == bodies(50, 3, MODEL)
-    assert bodies(50, 3, MODEL) != bodies(50, 4, MODEL)

@@ -96,11 +96,3 @@ def test_anthropics_client_gets_a_call_that_fits(claude: anthropic.Anthropic, ch
         [call] = content
         assert isinstance(call, ToolUseBlock)
         jsonschema.validate(call.input, SCHEMA)
-
-
-@in_dialects
-def test_text_and_thoughts_stay_free(client: openai.OpenAI) -> None:
-    """With every call held, a model that calls nothing says what it says without tools in its grammar."""
-    asked: Any = {"model": MODEL, "messages": SAY, "tools": [TOOL], "temperature": 0, "max_tokens": 60}
-    (choice,) = client.chat.completions.create(**asked).choices
-    assert choice.message.content or choice.message.tool_calls

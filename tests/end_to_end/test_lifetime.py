@@ -16,7 +16,7 @@ import trio
 from loadtests.processes import is_gone
 from tests.end_to_end.preloaded import run_penstock
 from tests.end_to_end.raw_client import Answer, ask, request_bytes
-from tests.end_to_end.serving import Served, eventually, serving, start
+from tests.end_to_end.serving import Served, eventually, start
 
 
 async def _eventually_holds(served: Served, requests: int) -> None:
@@ -106,30 +106,6 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
         assert is_gone(engine)
 
 
-def test_what_waits_in_the_queue_is_drained_too() -> None:
-    """Accepted requests are served: one slot, and ten requests that are all answered before the exit."""
-    plan = "step_seconds=0.005"
-    with start("--engine", "scripted", "--scripted", plan, "--max-slots", "1") as served:
-
-        async def main() -> list[Answer]:
-            answers: list[Answer] = []
-
-            async def one(max_tokens: int = 20) -> None:
-                answers.append(await ask(served.port, max_tokens=max_tokens))
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(one, 400)
-                await _eventually_holds(served, 1)
-                for _ in range(9):
-                    nursery.start_soon(one)
-                await _eventually_holds(served, 10)
-                served.process.send_signal(signal.SIGTERM)
-            return answers
-
-        assert [answer.finish_reason for answer in trio.run(main)] == ["length"] * 10
-        assert served.process.wait(60) == 0
-
-
 def test_an_answer_that_the_drain_cuts_off_says_so() -> None:
     """An answer that outlasts the drain ends with an error event, not silently."""
     plan = "step_seconds=0.02"
@@ -204,11 +180,3 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
     assert done.returncode == code
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_options_come_from_the_environment_too() -> None:
-    """PENSTOCK_ENGINE has the effect of --engine, and the command line wins over PENSTOCK_MAX_SLOTS."""
-    environment = {"PENSTOCK_ENGINE": "scripted", "PENSTOCK_MAX_SLOTS": "5"}
-    with serving("--max-slots", "6", environment=environment) as served:
-        assert any('"device": "scripted"' in line for line in served.log), served.log
-        assert served.metric("penstock_slots") == 6

@@ -323,17 +323,6 @@ def test_several_models_have_a_switch(tmp_path: Path) -> None:
             page.screenshot(Path(SCREENSHOTS) / "live-models.png")
 
 
-def test_one_model_has_no_switch(served: Served, tmp_path: Path) -> None:
-    """Its name stands in the head of the page, and the chat box names no model."""
-    with tab(tmp_path / "profile") as page:
-        page.open(served.url, 1280)
-        page.until('document.querySelector("#state").textContent === "ready"')
-        assert page.ask('document.querySelector("#switch").hidden')
-        assert page.ask('document.querySelector("#all").hidden')
-        assert page.ask('document.querySelector("#model").textContent') != ""
-        assert page.ask("several") is False
-
-
 def test_the_badge_says_what_is_served(served: Served, tmp_path: Path) -> None:
     """A light is green only where a new request is admitted now; beside the others stands why."""
     with tab(tmp_path / "profile") as page:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
 import trio
 
-from tests.end_to_end.serving import Served, eventually, serving
+from tests.end_to_end.serving import Served, eventually
 
 
 @pytest.fixture
@@ -59,55 +57,6 @@ def test_it_streams_what_it_completes(client: openai.OpenAI) -> None:
     assert usage.completion_tokens == 40
 
 
-def test_a_seed_gives_the_same_answer_again(client: openai.OpenAI) -> None:
-    """At temperature 1, and another seed gives another answer."""
-    answers = [
-        client.chat.completions.create(
-            model="random",
-            messages=[{"role": "user", "content": "dice"}],
-            max_tokens=24,
-            temperature=1,
-            seed=seed,
-        )
-        .choices[0]
-        .message.content
-        for seed in (7, 7, 8)
-    ]
-    assert answers[0] == answers[1] != answers[2]
-
-
-def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
-    """Greedy: the likeliest token is the chosen one; the streamed entries equal the whole ones; min_tokens
-    are generated whatever the model predicts."""
-    body: Any = {
-        "model": "random",
-        "messages": [{"role": "user", "content": "count"}],
-        "max_completion_tokens": 30,
-        "temperature": 0,
-        "logprobs": True,
-        "top_logprobs": 4,
-        "extra_body": {"min_tokens": 30},
-    }
-    whole = client.chat.completions.create(**body)
-    stream = client.chat.completions.create(**body, stream=True)
-    lists = [chunk.choices[0].logprobs for chunk in stream if chunk.choices]
-    streamed = [entry for one in lists if one is not None for entry in one.content or ()]
-    assert whole.usage is not None
-    assert whole.usage.completion_tokens == 30
-    assert whole.choices[0].logprobs is not None
-    entries = whole.choices[0].logprobs.content or []
-    assert [entry.token for entry in streamed] == [entry.token for entry in entries]
-    assert [entry.logprob for entry in streamed] == pytest.approx(
-        [entry.logprob for entry in entries], abs=1e-4
-    )
-    for entry in entries:
-        best = entry.top_logprobs[0]
-        assert (best.token, best.logprob) == (entry.token, entry.logprob)
-        assert 0 < sum(math.exp(other.logprob) for other in entry.top_logprobs) <= 1 + 1e-4
-    spelled = b"".join([bytes(entry.bytes or ()) for entry in entries]).decode("utf-8", "replace")
-    assert (whole.choices[0].message.content or "") in spelled
-
-
 def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, random_weights: Served) -> None:
     """Closing the stream frees the slot, although 20,000 more tokens were requested."""
     before = random_weights.metric("penstock_requests_total", 'outcome="cancelled"')
@@ -125,28 +74,6 @@ def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, random_weig
     assert random_weights.metric("penstock_kv_bytes") == 0
 
 
-def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
-    """Random weights write nonsense; only the shape is certain: n answers, and no call where none is
-    allowed."""
-    answer = client.chat.completions.create(
-        model="random",
-        messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well, "}],
-        tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-        tool_choice="none",
-        n=3,
-        max_tokens=8,
-        temperature=1,
-        seed=1,
-        reasoning_effort="low",
-        extra_body={"continue_final_message": True, "add_generation_prompt": False},
-    )
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert len({choice.message.content for choice in answer.choices}) > 1
-    assert all(choice.message.tool_calls is None for choice in answer.choices)
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens <= 24
-
-
 def test_errors_have_their_types(client: openai.OpenAI) -> None:
     """The client raises its own exception for each status, with code and parameter."""
     with pytest.raises(openai.NotFoundError) as missing:
@@ -162,13 +89,6 @@ def test_errors_have_their_types(client: openai.OpenAI) -> None:
             model="random", messages=[{"role": "user", "content": "word " * 50_000}]
         )
     assert long.value.code == "context_length_exceeded"
-
-
-def test_models_are_listed(client: openai.OpenAI) -> None:
-    """With the client's own methods."""
-    (model,) = client.models.list().data
-    assert model.id == "random"
-    assert client.models.retrieve("random").owned_by == "penstock"
 
 
 # The client leaves its own generators to the garbage collector after a stream.
@@ -203,32 +123,3 @@ def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> N
     answers = trio.run(main)
     assert len(answers) == 16
     assert all(answers.count(text) == 4 for text in set(answers))
-
-
-def test_a_real_model_accepts_what_it_would_have_written() -> None:
-    """The embedded model copies a fact: told so, it answers the same. A server of its own: the first drafts
-    are verified whatever they cost, later ones where this machine gains by them. The prediction goes on
-    behind the answer, as does the prompt, which is the other text to draft from: of two of a length the
-    prediction's go first."""
-    fact = "The code of room 7 is 4821."
-    more = "Nobody has asked for the code of any other room, so this is all that there is to say about codes."
-    question: Any = [{"role": "user", "content": f"{fact} What is the code of room 7?"}]
-    with (
-        serving(trained=True) as served,
-        openai.OpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client,
-    ):
-        predicted = client.chat.completions.create(
-            model="penstock-embedded",
-            messages=question,
-            temperature=0,
-            prediction={"type": "content", "content": f"{fact} {more}"},
-        )
-        plain = client.chat.completions.create(model="penstock-embedded", messages=question, temperature=0)
-    assert plain.choices[0].message.content == fact
-    assert predicted.choices == plain.choices
-    assert plain.usage is not None
-    assert predicted.usage is not None
-    assert predicted.usage.completion_tokens == plain.usage.completion_tokens
-    details = predicted.usage.completion_tokens_details
-    assert details is not None
-    assert details.accepted_prediction_tokens

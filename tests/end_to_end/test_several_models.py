@@ -104,13 +104,3 @@ def test_the_memory_of_an_unloaded_model_is_back(farm: Served, cycles: int) -> N
     assert len(children(farm.process.pid)) == 1
     half = cycles // 2
     assert max(resident[half:]) < max(resident[:half]) + (16 << 20)
-
-
-def test_an_unloaded_model_answers_as_before(farm: Served) -> None:
-    async def once() -> Answer:
-        return await ask(farm.port, "Say hello.", model="titles", max_tokens=30)
-
-    before = trio.run(once)
-    unload(farm, "titles")
-    after = trio.run(once)
-    assert before.text == after.text

@@ -62,21 +62,6 @@ def test_openais_client_completes_a_loop(openai_client: openai.OpenAI, city: str
     assert RESULT in second.message.content
 
 
-def test_openais_stream_helper_assembles_the_same_call(openai_client: openai.OpenAI) -> None:
-    """Piece by piece, as agents read it."""
-    tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}]
-    with openai_client.chat.completions.stream(
-        model=MODEL,
-        messages=[{"role": "user", "content": "How is the weather in Rome?"}],
-        tools=tools,
-        temperature=0,
-    ) as stream:
-        final = stream.get_final_completion().choices[0]
-    assert final.message.tool_calls is not None
-    (call,) = final.message.tool_calls
-    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Rome"})
-
-
 @pytest.mark.parametrize("city", CITIES)
 def test_anthropics_client_completes_a_loop(anthropic_client: anthropic.Anthropic, city: str) -> None:
     """Tool use, tool result, answer; the first of them streamed."""

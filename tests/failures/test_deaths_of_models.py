@@ -28,7 +28,7 @@ from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
 from tests.scheduler.engine.mlx.zoo.census import SMALL, write
-from tests.scheduler.engine.mlx.zoo.check import words
+from tests.scheduler.engine.mlx.zoo.engine import words
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 
@@ -80,8 +80,7 @@ def _expected(alone: Alone, asked: GenerationRequest) -> Answer:
 
 
 def _heard(client: Client) -> Answer:
-    chosen = [entry.chosen for entry in client.logprobs]
-    return Answer([token.token_id for token in chosen], [token.logprob for token in chosen])
+    return Answer([entry.ids[0] for entry in client.logprobs], [entry.values[0] for entry in client.logprobs])
 
 
 async def _killed(folder: Path, clients: list[Client]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Never
 
 import pytest
@@ -15,7 +14,6 @@ from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import EngineLost, RequestFailed, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.shared.messages import ScriptedPlan
-from scheduler.statistics import EngineCondition
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import Faults
@@ -24,89 +22,12 @@ from tests.fakes.scheduling import answer, ask, running
 LONG = 1000
 HANGS = Faults(hang_at_step=7)
 """With a prompt of one step, after five tokens."""
-COUNTERS = (
-    "penstock_engine_step_decode_rows_count",
-    "penstock_generated_tokens_total",
-    "penstock_prefilled_tokens_total",
-)
 
 
 def check_complete(client: Client) -> None:
     [final] = client.finals
     assert isinstance(final, Finished)
     assert len(client.text.split()) == final.usage.output_tokens
-
-
-@trio_test
-async def test_while_it_loads_nobody_is_harmed(autojump_clock: MockClock) -> None:
-    """Requests that came before the first READY are queued, and finish on the engine that starts."""
-    bench = Bench(max_slots=2)
-    bench.observer.deaths_at_start = 1
-    clients = [Client(ask(f"{number}")) for number in range(5)]
-    async with trio.open_nursery() as people:
-        for client in clients:
-            await bench.come(people, client)
-        async with running(bench.scheduler):
-            await bench.scheduler.wait_idle()
-            await trio.sleep(0.05)
-            bench.check_nothing_is_left()
-    for client in clients:
-        check_complete(client)
-    assert bench.launcher.starts == 2
-    assert bench.outcomes() == {"length": 5}
-    assert bench.sample("penstock_engine_deaths_total") >= 1
-
-
-@trio_test
-async def test_while_it_is_idle_nobody_notices(autojump_clock: MockClock) -> None:
-    """The next request is served by the next engine."""
-    bench = Bench()
-    async with running(bench.scheduler):
-        before = await answer(bench.scheduler, ask())
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
-        statistics = bench.scheduler.operations.statistics()
-        assert (statistics.engine.condition, statistics.stalled_seconds) == (EngineCondition.RESTARTING, 0.0)
-        assert bench.sample("penstock_engine_up") == 0
-        assert await answer(bench.scheduler, ask()) == before
-        assert bench.sample("penstock_engine_up") == 1
-    assert bench.outcomes() == {"length": 2}
-
-
-@pytest.mark.slow
-@trio_test
-async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
-    """All finish as in an undisturbed run, 8 queued ones after them, and counters never go back."""
-    bench = Bench(max_slots=32, lookahead=0)
-    clients = [Client(ask(f"{number}", max_tokens=60 if number < 32 else 6)) for number in range(40)]
-    seen: list[list[float]] = []
-
-    async def watch() -> None:
-        while True:
-            seen.append([bench.sample(name) for name in COUNTERS])
-            await trio.sleep(0.003)
-
-    async with running(bench.scheduler) as nursery:
-        nursery.start_soon(watch)
-        for client in clients:
-            await bench.come(nursery, client)
-        await bench.wait_for(lambda: all(len(client.text.split()) > 4 for client in clients[:32]))
-        before = [bench.sample(name) for name in COUNTERS]
-        bench.launcher.kill()
-        await bench.scheduler.wait_idle()
-        await answer(bench.scheduler, ask("afterwards"))
-        after = [bench.sample(name) for name in COUNTERS]
-        await trio.sleep(0.05)
-        bench.check_nothing_is_left()
-    for client in clients:
-        await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.observer.admitted == [*range(1, 33), *range(1, 42)]
-    assert bench.launcher.starts == 2
-    assert bench.outcomes() == {"length": 41}
-    assert all(new > old for old, new in zip(before, after, strict=True))
-    assert all(
-        new >= old for earlier, later in pairwise(seen) for old, new in zip(earlier, later, strict=True)
-    )
 
 
 @trio_test
@@ -226,20 +147,6 @@ async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autoj
         await bench.scheduler.wait_idle()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
     assert bench.sample("penstock_engine_restarts_total", cause="hung") == 1
-
-
-@trio_test
-async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
-    autojump_clock: MockClock,
-) -> None:
-    """Each engine advances the answers by a few tokens; one hangs while it prefills a resumed answer."""
-    bench = Bench(faults=HANGS, max_slots=3, stall_seconds=5)
-    async with running(bench.scheduler) as nursery:
-        clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=20))) for number in range(3)]
-        await bench.scheduler.wait_idle()
-    for client in clients:
-        await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="hung") >= 3
 
 
 @trio_test

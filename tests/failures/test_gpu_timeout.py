@@ -61,26 +61,6 @@ async def follow_all(scheduler: Scheduler, *clients: Client) -> None:
 
 
 @trio_test
-async def test_each_timeout_halves_the_chunk_until_the_device_is_in_time(autojump_clock: MockClock) -> None:
-    """The answers are those of an undisturbed run, and the operator sees ceiling and cause."""
-    scheduler, metal = make(Faults(most_chunk_tokens=100))
-    clients = [Client(ask(letter * LONG, max_tokens=30)) for letter in "xy"]
-    with capture_logs() as logs:
-        await follow_all(scheduler, *clients)
-    for client in clients:
-        await check_undisturbed(client, PLAN)
-    assert metal.ceilings == [WHOLE, 256, 128, 64]
-    assert scheduler.operations.report().prefill_chunk_ceiling == 64
-    assert sample(scheduler.metrics.registry, "penstock_prefill_chunk_ceiling_tokens") == 64
-    assert sample(scheduler.metrics.registry, "penstock_engine_restarts_total", cause="gpu_timeout") == 3
-    assert sample(scheduler.metrics.registry, "penstock_poisonous_requests_total") == 0
-    lowered = [line for line in logs if line["event"] == "prefill_chunk_lowered"]
-    assert [(line["tokens"], line["reason"]) for line in lowered] == [
-        (tokens, METAL_TIMEOUT) for tokens in (256, 128, 64)
-    ]
-
-
-@trio_test
 async def test_a_device_that_is_in_time_again_gets_its_chunks_back(autojump_clock: MockClock) -> None:
     """Over time, with a log line for each change."""
     scheduler, metal = make(Faults(most_chunk_tokens=300), HEALTHY)

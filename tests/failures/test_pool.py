@@ -14,8 +14,8 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
-from scheduler.events import Failed, Finished
+from scheduler.errors import PoisonousRequest, Unavailable
+from scheduler.events import Failed
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
@@ -37,16 +37,6 @@ class Broken:
             raise ValueError("this GPU is broken")
 
         return await LoopbackLauncher(refuse).run(session)
-
-
-class OnceBroken(LoopbackLauncher):
-    """Its first engine says why it cannot start."""
-
-    async def run(self, session: Session) -> Exit:
-        if self.starts == 0:
-            self.starts += 1
-            return await Broken().run(session)
-        return await super().run(session)
 
 
 class Engines:
@@ -166,8 +156,7 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
     """It is shown as failed, with its reason, and can be removed; the only one of a pool ends the service."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
-        engines.launchers[1] = Broken()
-        engines.scheduler.pool.add()
+        engines.scheduler.pool.add(Broken())
         await engines.until(lambda: engines.conditions()["1"] == "failed")
         line = engines.scheduler.operations.report().engines[1]
         assert line.last_death is not None
@@ -175,37 +164,12 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
         assert engines.scheduler.operations.statistics().blocked is None
         (client,) = await engines.come(nursery, 1)
         await engines.scheduler.wait_idle()
-        engines.scheduler.pool.drain("1")
+        engines.scheduler.pool.remove("1")
         assert list(engines.conditions()) == ["0"]
     await check_undisturbed(client, PLAN)
     broken = make_scheduler(lambda number: Broken(), PLAN, engines=2)
     with pytest.raises(EngineNeverReady):
         await broken.run()
-
-
-@trio_test
-async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
-    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
-    request and is not started again; adding another one is another attempt."""
-    engines = Engines(1)
-    async with running(engines.scheduler) as nursery:
-        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
-            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
-            engines.launchers[number] = LoopbackLauncher(
-                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
-            )
-            engines.scheduler.pool.add()
-        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
-        last_death = engines.scheduler.operations.report().engines[1].last_death
-        assert last_death is not None
-        assert "unlike this pool's" in last_death
-        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
-        clients = await engines.come(nursery, 8)
-        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
-        await engines.scheduler.wait_idle()
-        assert engines.launchers[1].starts == 1
-    for client in clients:
-        await check_undisturbed(client, PLAN)
 
 
 @trio_test
@@ -243,8 +207,8 @@ async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: 
         await engines.all_ready()
         clients = await engines.come(nursery, 2)
         name = engines.engine_of(clients[0])
-        engines.scheduler.pool.drain(name)
-        assert engines.scheduler.pool.add().name == "2"
+        engines.scheduler.pool.remove(name)
+        assert engines.scheduler.pool.add(engines._launcher(2)).name == "2"
         await engines.all_ready()
         later = await engines.come(nursery, 3, first=10)
         assert name not in map(engines.engine_of, later)
@@ -259,68 +223,8 @@ async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: 
 
 
 @trio_test
-async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
-    """Its trusted requests and its suspects go on at another one."""
-    engines = Engines(2)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        clients = await engines.come(nursery, 4)
-        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
-        fresh = await engines.come(nursery, 2, first=10)
-        engines.scheduler.pool.drain("0")
-        engines.launchers[0].kill()
-        await engines.scheduler.wait_idle()
-        await engines.until(lambda: list(engines.conditions()) == ["1"])
-        assert engines.launchers[0].starts == 1
-    for client in (*clients, *fresh):
-        await check_undisturbed(client, PLAN)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@trio_test
-async def test_a_request_that_leaves_while_it_awaits_an_engine_is_forgotten(
-    count: int, autojump_clock: MockClock
-) -> None:
-    """By its client, or by its deadline; nothing is left of either."""
-    engines = Engines(count)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        leaver, late = (
-            Client(ask("a", max_tokens=LONG)),
-            Client(ask("b", max_tokens=LONG, timeout_seconds=0.02)),
-        )
-        for client in (leaver, late):
-            nursery.start_soon(client.follow, engines.scheduler)
-        await engines.until(lambda: len(engines.scheduler.pool) == 2)
-        for number in range(count):
-            engines.launchers[number].kill()
-        await engines.until(lambda: len(engines.scheduler.pool._awaiting) == 2)
-        leaver.leave()
-        await engines.scheduler.wait_idle()
-        assert len(engines.scheduler.pool._awaiting) == 0
-    assert leaver.finals == []
-    assert [type(final) for final in late.finals] == [Failed]
-
-
-@trio_test
-async def test_all_at_once(autojump_clock: MockClock) -> None:
-    """Three of four engines die together: the fourth takes what it can, the rest goes on as they return."""
-    engines = Engines(4, max_slots=6)
-    async with running(engines.scheduler) as nursery:
-        await engines.all_ready()
-        clients = await engines.come(nursery, 20)
-        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
-        for number in (0, 1, 2):
-            engines.launchers[number].kill()
-        await engines.scheduler.wait_idle()
-    for client in clients:
-        assert isinstance(client.finals[0], Finished)
-        await check_undisturbed(client, PLAN)
-
-
-@trio_test
 async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClock) -> None:
-    """Requests wait, operators add and drain none, and reports are empty."""
+    """Requests wait, and reports are empty."""
     engines = Engines(0, engines_join=True, must_start=False)
     pool = engines.scheduler.pool
     async with trio.open_nursery() as nursery:
@@ -329,12 +233,8 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
         nursery.start_soon(client.follow, engines.scheduler)
         await engines.until(lambda: engines.scheduler.operations.statistics().queued == 1)
         assert engines.scheduler.operations.report().engines == ()
-        with pytest.raises(NodesDecide):
-            pool.add()
         added = pool.add(LoopbackLauncher(lambda load: scripted(load)))
         await engines.scheduler.wait_idle()
-        with pytest.raises(NodesDecide):
-            pool.drain(added.name)
         pool.remove(added.name)
         await engines.until(lambda: engines.conditions() == {})
         assert engines.scheduler.operations.statistics().blocked is None
@@ -343,17 +243,43 @@ async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClo
 
 
 @trio_test
-async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_clock: MockClock) -> None:
-    """Under its own name; others are left alone."""
+async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
+    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
+    request and is not started again."""
     engines = Engines(1)
     async with running(engines.scheduler) as nursery:
-        engines.launchers[1] = once_broken = OnceBroken()
-        engines.scheduler.pool.add()
-        await engines.until(lambda: engines.conditions()["1"] == "failed")
-        engines.scheduler.pool.retry("0")
-        engines.scheduler.pool.retry("1")
-        await engines.all_ready()
-        assert (engines.launchers[0].starts, once_broken.starts) == (1, 2)
-        (client,) = await engines.come(nursery, 1)
+        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
+            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
+            engines.launchers[number] = LoopbackLauncher(
+                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
+            )
+            engines.scheduler.pool.add(engines.launchers[number])
+        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
+        last_death = engines.scheduler.operations.report().engines[1].last_death
+        assert last_death is not None
+        assert "unlike this pool's" in last_death
+        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
+        clients = await engines.come(nursery, 8)
+        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
         await engines.scheduler.wait_idle()
-    await check_undisturbed(client, PLAN)
+        assert engines.launchers[1].starts == 1
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
+    """Its trusted requests and its suspects go on at another one."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 4)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        fresh = await engines.come(nursery, 2, first=10)
+        engines.scheduler.pool.remove("0")
+        engines.launchers[0].kill()
+        await engines.scheduler.wait_idle()
+        await engines.until(lambda: list(engines.conditions()) == ["1"])
+        assert engines.launchers[0].starts == 1
+    for client in (*clients, *fresh):
+        await check_undisturbed(client, PLAN)

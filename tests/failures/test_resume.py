@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
-from scheduler.errors import DeadlineExceeded, Draining
+from scheduler.errors import Draining
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, PromptToken, TextDelta
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import ScriptedPlan
@@ -47,48 +48,6 @@ PLACES: dict[str, Callable[[Client], bool]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@trio_test
-async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) -> None:
-    """The engine dies once the request is in this state: one answer, one end, nothing twice, and progress
-    never goes back."""
-    bench = Bench(SLOW)
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask("what is it" * 3, max_tokens=12)))
-        await bench.wait_for(lambda: PLACES[place](client))
-        bench.launcher.kill()
-        await bench.scheduler.wait_idle()
-        await trio.sleep(0.05)
-        bench.check_nothing_is_left()
-    await check_undisturbed(client, SLOW)
-    told = [event.done for event in client.events if isinstance(event, Prefilling)]
-    assert told == sorted(told)
-    first_text = [isinstance(event, TextDelta) for event in client.events].index(True)
-    assert not any(isinstance(event, Prefilling) for event in client.events[first_text:])
-    assert bench.outcomes() == {"length": 1}
-    assert bench.sample("penstock_resumed_requests_total") == 1
-    assert bench.sample("penstock_resume_seconds_count") == 1
-    assert bench.sample("penstock_engine_restarts_total", cause="killed") == 1
-    assert bench.launcher.starts == 2
-
-
-@pytest.mark.slow
-@trio_test
-async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> None:
-    """An engine dies after every few tokens; the answer is one, and no request is blamed."""
-    bench = Bench(SLOW, recovery=RecoveryConfig(max_engine_deaths=1000))
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask("long", max_tokens=100)))
-        for _ in range(10):
-            said = len(client.text.split())
-            await bench.wait_for(lambda said=said: len(client.text.split()) >= said + 6)  # type: ignore[misc]
-            bench.launcher.kill()
-            await trio.testing.wait_all_tasks_blocked()
-        await bench.scheduler.wait_idle()
-    await check_undisturbed(client, SLOW)
-    assert bench.sample("penstock_resumed_requests_total") == 10
-
-
 @trio_test
 async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> None:
     """One with each token, none lost and none twice; and min_tokens counts the tokens of dead engines."""
@@ -104,8 +63,8 @@ async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> N
             await trio.testing.wait_all_tasks_blocked()
         await bench.scheduler.wait_idle()
     assert len(client.logprobs) == 50
-    assert all(len(entry.top) == 3 for entry in client.logprobs)
-    assert "".join([entry.chosen.text for entry in client.logprobs]) == client.text
+    assert all(len(entry.ids) == 4 for entry in client.logprobs)
+    assert b"".join([entry.spelling(entry.ids[0]) for entry in client.logprobs]).decode() == client.text
     await check_undisturbed(client, plan)
 
 
@@ -139,76 +98,6 @@ async def test_those_on_board_go_before_those_who_wait(autojump_clock: MockClock
         await trio.sleep(0.05)
         bench.check_nothing_is_left()
     assert bench.observer.admitted == [1, 2, 1, 2, 3, 4, 5, 6]
-    for client in clients:
-        await check_undisturbed(client, SLOW)
-
-
-@trio_test
-async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockClock) -> None:
-    """The next engine never gets it."""
-    bench = Bench(SLOW)
-    async with running(bench.scheduler) as nursery:
-        client = await bench.strand(nursery)
-        client.leave()
-        await trio.testing.wait_all_tasks_blocked()
-        await bench.scheduler.wait_idle()
-        assert bench.scheduler.operations.statistics().engine.ready is None
-        await bench.scheduler.wait_ready()
-        await trio.sleep(0.05)
-    assert bench.observer.admitted == [1]
-    assert bench.outcomes() == {"cancelled": 1}
-
-
-@trio_test
-async def test_a_cancel_on_its_way_ends_with_the_engine(autojump_clock: MockClock) -> None:
-    """And a stop string that matched: neither needs an engine any more."""
-    stop = (await undisturbed(ask("stopping", max_tokens=40), SLOW)).text.split()[2]
-    bench = Bench(SLOW, max_slots=2)
-    async with running(bench.scheduler) as nursery:
-        leaving = await bench.come(nursery, Client(ask("leaving", max_tokens=1000)))
-        stopping = await bench.come(nursery, Client(ask("stopping", max_tokens=40, stop=(stop,))))
-        await bench.wait_for(lambda: bool(leaving.text and stopping.finals))
-        leaving.leave()
-        bench.launcher.kill()
-        await bench.scheduler.wait_idle()
-        await bench.scheduler.wait_ready()
-        await trio.sleep(0.05)
-    await check_undisturbed(stopping, SLOW)
-    assert set(bench.observer.admitted) == {1, 2}
-    assert len(bench.observer.admitted) == 2
-    assert bench.outcomes() == {"stop": 1, "cancelled": 1}
-
-
-@trio_test
-async def test_a_deadline_passes_also_without_an_engine(autojump_clock: MockClock) -> None:
-    """At its moment, not when the next engine starts."""
-    bench = Bench(SLOW)
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=1000, timeout_seconds=0.15)))
-        await trio.sleep(0.1)
-        bench.launcher.kill()
-        await trio.sleep(0.06)
-        assert bench.scheduler.operations.statistics().engine.ready is None
-        [final] = client.finals
-        assert isinstance(final, Failed)
-        assert isinstance(final.error, DeadlineExceeded)
-        bench.check_intake_is_empty()
-    assert bench.outcomes() == {"deadline": 1}
-
-
-@trio_test
-async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock: MockClock) -> None:
-    """The next engine still finishes accepted requests, and then the drain ends."""
-    bench = Bench(SLOW, lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=9))) for number in range(2)]
-        await bench.wait_for(lambda: bool(clients[0].text))
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
-        bench.scheduler.start_drain()
-        refused = await bench.come(nursery, Client(ask("late")))
-        assert isinstance(refused.refusal, Draining)
-        await bench.scheduler.wait_idle()
     for client in clients:
         await check_undisturbed(client, SLOW)
 
@@ -293,10 +182,17 @@ def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
         for client in clients:
             if client.finals or not client.scope.cancelled_caught:
                 await check_undisturbed(client, SLOW)
+            told = [event.done for event in client.events if isinstance(event, Prefilling)]
+            assert told == sorted(told), "progress never goes back"
+            texts = itertools.dropwhile(lambda event: not isinstance(event, TextDelta), client.events)
+            assert not any(isinstance(event, Prefilling) for event in texts)
+        ends = [final for client in clients for final in client.finals if isinstance(final, Finished)]
+        tokens = sum(end.usage.output_tokens for end in ends)
+        assert bench.sample("penstock_generated_tokens_total") >= tokens, "counters never go back"
         outcomes = bench.outcomes()
         assert sum(outcomes.values()) == len(visits)
         assert set(outcomes) <= {FinishReason.STOP.value, FinishReason.LENGTH.value, "cancelled"}
-        assert all(isinstance(final, Finished) for client in clients for final in client.finals)
+        assert len(ends) == sum(len(client.finals) for client in clients)
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
 

@@ -35,7 +35,6 @@ from tests.gateways.bodies import (
     ITEMWISE,
     MESSAGES,
     TEXT,
-    TOOLS,
 )
 from tests.gateways.gateways import gateway, smg
 
@@ -147,34 +146,6 @@ def test_an_agents_own_request_passes(agent: str, both: Both) -> None:
     assert list(map(drawn_alike, again)) == list(map(drawn_alike, submits))
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "added"),
-    [
-        (CHAT, {"messages": MESSAGES}, {"logprobs": False, "stream": False}),
-        (
-            CHAT,
-            {"messages": MESSAGES, "tools": TOOLS, "stream": True},
-            {"logprobs": False, "tool_choice": "auto"},
-        ),
-        (TEXT, {"prompt": "Hello", "max_tokens": 5}, {"echo": False, "stream": False}),
-        (
-            ITEMWISE,
-            {"input": "Hello"},
-            {
-                **{"store": True, "temperature": 1.0, "priority": 0},
-                **{"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
-            },
-        ),
-        (CLAUDE, {"messages": MESSAGES, "max_tokens": 5}, {}),
-    ],
-)
-def test_what_smg_adds_to_a_body(path: str, body: dict[str, Any], added: Any, both: Both) -> None:
-    """All of it means off, which `tests/api/test_behind_gateways.py` holds without smg."""
-    _, _, asked = both.ask(both.through, path, {"model": "tiny", **body})
-    assert asked is not None
-    assert asked.body == {"model": "tiny", **body, **added}
-
-
 def test_which_headers_smg_passes_on(both: Both) -> None:
     """The fair queue's session is the routing key; who names it otherwise is no session for the front."""
     sent = {
@@ -197,27 +168,6 @@ def test_which_headers_smg_passes_on(both: Both) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
-    [
-        (CHAT, {"model": None}, 400, "model"),
-        (ITEMWISE, {"input": "x", "seed": 1}, 400, "seed"),
-        (ITEMWISE, captured("codex")["body"], 400, "client_metadata"),
-        (TEXT, {"prompt": [72, 73]}, 400, "prompt"),
-        (CHAT, {"model": "nobody", "messages": MESSAGES}, 404, "nobody"),
-        ("/v1/tokenize", {"prompt": "x"}, 400, "tokenizer"),
-    ],
-)
-def test_what_smg_refuses_by_itself(
-    path: str, body: dict[str, Any], status: int, words: str, both: Both
-) -> None:
-    """The README says so; a newer smg that passes one of these makes this test fail, and the README
-    better."""
-    answer, submits, asked = both.ask(both.through, path, {"model": "tiny", **body})
-    assert (answer.status_code, submits, asked) == (status, [], None)
-    assert words in answer.text
-
-
-@pytest.mark.parametrize(
     ("path", "refused"), [(CHAT, {"bad_words": ["x"]}), (CLAUDE, {"inference_geo": "moon"})]
 )
 def test_a_refusal_of_the_front_reaches_the_client(path: str, refused: dict[str, Any], both: Both) -> None:
@@ -228,11 +178,6 @@ def test_a_refusal_of_the_front_reaches_the_client(path: str, refused: dict[str,
     assert asked is not None
     assert passed.status_code == direct.status_code == 400
     assert passed.json()["error"] == direct.json()["error"]
-
-
-def test_a_model_that_is_no_embedder_says_so(both: Both) -> None:
-    answer, _, _ = both.ask(both.through, "/v1/embeddings", {"model": "tiny", "input": "x"})
-    assert answer.status_code == 400
 
 
 def test_a_conversation_goes_on_and_is_not_retrieved(both: Both) -> None:

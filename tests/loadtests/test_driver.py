@@ -10,13 +10,18 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.http.asgi import Application
+from api.served_models import ServedModels
 from loadtests.client import Answer, ask
 from loadtests.driver import Driver, HealthMeter
 from loadtests.figures import measure
 from loadtests.record import Outcome, RunRecord
 from loadtests.scenario import Scenario
 from loadtests.targets import Target
+from tests.api.client import MODEL, app_of
+from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.memory_network import MemoryNetwork
+from tests.fakes.scheduling import make_scheduler, running
 from tests.loadtests.scripted_target import Script, ScriptedTarget
 
 # httpx and httpcore leave their own generators to the garbage collector when a stream is closed early.
@@ -24,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-TARGET = Target(name="scripted", url="http://memory", model="scripted")
+TARGET = Target(name="scripted", url="http://memory", model="tiny")
 
 
 def scenario(**population: Any) -> Scenario:
@@ -35,7 +40,7 @@ def scenario(**population: Any) -> Scenario:
     return Scenario.model_validate(document)
 
 
-async def drive(target: ScriptedTarget, plan: Scenario) -> RunRecord:
+async def drive(target: Application, plan: Scenario) -> RunRecord:
     network = MemoryNetwork()
     driver = Driver(plan, TARGET, network.client, "salt", tokens_per_word=1.5)
     async with trio.open_nursery() as nursery:
@@ -60,6 +65,18 @@ async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.Moc
     assert run.generator.void is None
     assert not run.interrupted
     assert measure(run).values["output_tokens_per_second"] == pytest.approx(20 / 1.8)
+
+
+@trio_test
+async def test_questions_are_asked_and_counted(autojump_clock: trio.testing.MockClock) -> None:
+    """Our own server is asked; the state grows, and is read once."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    plan = scenario(questions=3, turns={"least": 2, "most": 2}, sessions=1)
+    async with running(scheduler):
+        run = await drive(app_of(ServedModels.of(scheduler, MODEL)), plan)
+    first, second = run.requests
+    assert (first.outcome, len(first.stamps), first.output_tokens) == (Outcome.OK, 1, 0)
+    assert (second.prompt_tokens or 0) > (first.prompt_tokens or 0) > (first.cached_tokens or 0) > 0
 
 
 @trio_test

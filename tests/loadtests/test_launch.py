@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -160,20 +159,6 @@ def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
     assert homes(one) == []
 
 
-def test_several_stand_at_once_beside_what_runs_already(fake: MakeFake) -> None:
-    """In the given order; a running one without a model's name is asked for it."""
-    one = fake()
-
-    async def main() -> list[tuple[str, str]]:
-        async with server(one.launch, one.bench, one.notes.append) as up:
-            here, two = Target("here", up.url, ""), replace(one.launch, name="two")
-            async with servers([here, two], one.bench, one.notes.append) as targets:
-                assert len(one.processes()) == 2
-                return [(target.name, target.model) for target in targets]
-
-    assert trio.run(main) == [("here", "first"), ("two", "f")]
-
-
 def test_what_is_missing_is_named_before_anything_starts(fake: MakeFake) -> None:
     """A program, with the variable that would name it; a folder; a running target, though its model is
     named."""
@@ -195,28 +180,6 @@ def test_what_is_missing_is_named_before_anything_starts(fake: MakeFake) -> None
 async def started_by_servers(fake: Fake) -> None:
     async with servers([fake.launch], fake.bench, fake.notes.append):
         pytest.fail("it is not there")
-
-
-@pytest.mark.skipif(not (launch.ROOT / ".git").exists(), reason="a commit is asked of the repository")
-def test_a_commits_penstock_runs_from_its_own_files(fake: MakeFake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a checkout that is gone afterwards; an unknown commit is named."""
-    one = fake()
-    monkeypatch.setattr(launch, "program", lambda launch: [sys.executable])
-    script = Path(one.launch.preset.arguments[0])
-    shows = 'print(os.environ["PYTHONPATH"], os.listdir(os.environ["PYTHONPATH"]))\nhttp.server.HTTPServer('
-    script.write_text(script.read_text().replace("http.server.HTTPServer(", shows))
-    preset = replace(one.launch.preset, is_ours=True)
-
-    async def main() -> str:
-        async with server(Launch("one", preset, commit="HEAD"), one.bench, one.notes.append):
-            (home,) = homes(one)
-            return (home / "log").read_text()
-
-    assert re.search("checkout .*'scheduler'", trio.run(main))
-    assert homes(one) == []
-    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
-    assert str(one.bench.model) not in listed
-    assert "commit=nothing" in trio.run(failing, one, Launch("one", preset, commit="nothing"))
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:

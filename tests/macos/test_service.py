@@ -20,7 +20,9 @@ from tests.end_to_end.serving import eventually, serving
 from tests.macos.__main__ import ROOT, SIMULATED
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get(SIMULATED) != "1", reason="run by test_parts.py"),
+    pytest.mark.skipif(
+        os.environ.get(SIMULATED) != "1", reason="`python -m tests.macos tests/macos` runs it"
+    ),
     pytest.mark.timeout(180),
 ]
 SERVED = ("--engine", "scripted", "--drain-seconds", "5")

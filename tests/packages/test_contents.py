@@ -15,7 +15,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
-from api.version import Version, commit_of
+from api.version import commit_of
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -129,17 +129,6 @@ def test_a_checkout_asks_git_and_a_bare_folder_says_nothing(tmp_path: Path) -> N
     (tmp_path / "file").write_text("two")
     assert commit_of(package) == f"{commit}-dirty"
     assert commit_of(tmp_path / "api" / "deeper") == "", "a folder that git has nothing to say of"
-
-
-def test_without_git_there_is_a_version_and_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "api").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit_of(tmp_path / "api") == ""
-    assert str(Version("1.2.3")) == "1.2.3"
-    assert Version("1.2.3").listing() == {"name": "penstock", "version": "1.2.3", "commit": None}
 
 
 def test_the_command_line_shows_the_release() -> None:

@@ -107,21 +107,6 @@ def _scored(model: Any, tokens: list[int]) -> list[float]:
     return found
 
 
-def _serve(folder: Path, port: str) -> None:
-    """mlx_lm.server, which has no option for the type of weights."""
-    from mlx_lm import server
-
-    load = server.load
-
-    def widened(*arguments: Any, **options: Any) -> Any:
-        _, *rest = load(*arguments, **options)
-        return in_float32(folder), *rest
-
-    server.load = widened
-    sys.argv[1:] = ["--model", str(folder), "--port", port]
-    server.main()
-
-
 def main() -> None:
     task, folder = sys.argv[1], Path(sys.argv[2])
     match task:
@@ -129,10 +114,8 @@ def main() -> None:
             print(json.dumps(_answered(in_float32(folder), json.load(sys.stdin))))
         case "answer packed":
             print(json.dumps(_answered(in_float32(folder, packed=True), json.load(sys.stdin))))
-        case "score":
-            print(json.dumps(_scored(in_float32(folder), json.load(sys.stdin))))
         case _:
-            _serve(folder, sys.argv[3])
+            print(json.dumps(_scored(in_float32(folder), json.load(sys.stdin))))
 
 
 if __name__ == "__main__":

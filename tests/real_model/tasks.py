@@ -41,44 +41,12 @@ CAPITALS: Final = {
     "Argentina": "Buenos Aires",
     "Peru": "Lima",
 }
-OTHERS: Final = {
-    "Which planet is known as the Red Planet?": "Mars",
-    "Which is the largest planet in our solar system?": "Jupiter",
-    "Which gas do plants take in for photosynthesis?": "carbon dioxide",
-    "Which gas do humans need to breathe to live?": "oxygen",
-    "What is the chemical symbol for gold?": "Au",
-    "What is the chemical formula of water?": "H2O",
-    "Who wrote Romeo and Juliet?": "Shakespeare",
-    "Who painted the Mona Lisa?": "Leonardo",
-    "Who was the first president of the United States?": "Washington",
-    "Who developed the theory of relativity?": "Einstein",
-    "What is the largest ocean on Earth?": "Pacific",
-    "What is the tallest mountain on Earth?": "Everest",
-    "Which animal is known as the king of the jungle?": "lion",
-    "How many days are in a week?": "seven|7",
-    "How many months are in a year?": "twelve|12",
-    "How many hours are in a day?": "24",
-    "How many legs does a spider have?": "eight|8",
-    "What is the freezing point of water in degrees Celsius?": "0",
-    "What is the color of the sky on a clear day?": "blue",
-    "What is the opposite of hot?": "cold",
-    "What is the opposite of up?": "down",
-    "What do bees make?": "honey",
-    "Which star is at the center of our solar system?": "sun",
-    "Which language is spoken in Brazil?": "Portuguese",
-    "On which continent is Egypt?": "Africa",
-    "What is 2 plus 2?": "4|four",
-    "What is the first letter of the English alphabet?": "A",
-    "Which season comes after spring?": "summer",
-    "Which day comes after Monday?": "Tuesday",
-    "What is frozen water called?": "ice",
-}
-QUESTIONS: Final = {f"What is the capital of {land}?": city for land, city in CAPITALS.items()} | OTHERS
+QUESTIONS: Final = {f"What is the capital of {land}?": city for land, city in CAPITALS.items()}
 
 
 def is_right(answer: str, expected: str) -> bool:
-    """Whether one of the expected words, which stand between bars, begins a word of the answer."""
-    return any(re.search(rf"\b{re.escape(one)}", answer, re.IGNORECASE) for one in expected.split("|"))
+    """Whether the expected word begins a word of the answer."""
+    return bool(re.search(rf"\b{re.escape(expected)}", answer, re.IGNORECASE))
 
 
 @dataclass(frozen=True, slots=True)

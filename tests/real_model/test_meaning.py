@@ -7,11 +7,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -23,9 +20,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from api.smollm2.model import NAME as SERVED_NAME
-from loadtests.launch import free_port
-from tests.end_to_end.serving import Served, eventually
-from tests.real_model.alone import child_environment
+from tests.end_to_end.serving import Served
 from tests.real_model.tasks import CAPITALS, QUESTIONS, Form, form, is_right
 
 pytestmark = pytest.mark.timeout(1800)  # Two busy cores give this model a few tokens a second.
@@ -94,42 +89,6 @@ def test_it_knows_capitals_through_every_api(served: Served) -> None:
     (text,) = set(all_of(lambda api: api(served.url, question), APIS))
     assert "<|" not in text
     assert is_right(text, QUESTIONS[question]), text
-
-
-@pytest.mark.long
-def test_it_is_right_wherever_mlx_lms_server_is(served: Served, folder: Path) -> None:
-    """Sixty questions, all at once; both servers compute in float32."""
-    questions = list(QUESTIONS)
-    with mlx_lm_server(folder) as url:
-        theirs = all_of(partial(by_chat, url), questions)
-    known = [q for q, text in zip(questions, theirs, strict=True) if is_right(text, QUESTIONS[q])]
-    assert len(known) >= 40, "the other server knows less than this model does"
-    for api in APIS:
-        ours = all_of(partial(api, served.url), questions)
-        said = dict(zip(questions, ours, strict=True))
-        assert [(q, said[q]) for q in known if not is_right(said[q], QUESTIONS[q])] == [], api.__name__
-
-
-@contextmanager
-def mlx_lm_server(folder: Path) -> Iterator[str]:
-    """mlx_lm.server with the same weights in float32, which it has no option for."""
-    port = free_port()
-    program = [sys.executable, "-m", "tests.real_model.alone", "serve", str(folder), str(port)]
-    with subprocess.Popen(program, env=child_environment(), stderr=subprocess.DEVNULL) as process:
-        url = f"http://127.0.0.1:{port}"
-        try:
-            eventually(lambda: _answers(url), 120)
-            yield url
-        finally:
-            process.kill()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url + "/health", timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -283,19 +242,3 @@ def _number(result: str) -> str:
     found = re.search(r"\d+", result)
     assert found is not None
     return found[0]
-
-
-def test_a_model_that_does_not_think_is_given_no_thoughts(served: Served) -> None:
-    """A client that asks for little reasoning gets the answer, and no mark of reasoning in it."""
-    said = post(
-        served.url,
-        "/v1/chat/completions",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
-        reasoning_effort="low",
-        temperature=0,
-        max_tokens=ANSWER_TOKENS,
-    )
-    message = said["choices"][0]["message"]
-    assert is_right(message["content"], "Paris")
-    assert "think" not in message["content"]
-    assert not message.get("reasoning_content")

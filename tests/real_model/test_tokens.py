@@ -209,13 +209,12 @@ def play(name: str, folder: Path, work: Work, made: Path, **engine: Any) -> list
         (final,) = client.finals
         assert isinstance(final, Finished), final
         assert final.usage.cached_tokens == final.usage.prompt_tokens - 1 or not scene.twice
-        chosen = [entry.chosen for entry in client.logprobs]
         prompt = [] if final.prompt is None else [one.logprobs for one in final.prompt()][1:]
         found.append(
             ScoredAnswer(
-                [one.token_id for one in chosen],
-                [one.logprob for one in chosen],
-                prompt=[one.chosen.logprob for one in prompt if one is not None],
+                [one.ids[0] for one in client.logprobs],
+                [one.values[0] for one in client.logprobs],
+                prompt=[one.values[0] for one in prompt if one is not None],
             )
         )
     return found
@@ -254,9 +253,8 @@ def _logprobs(served: Served, text: list[int]) -> list[float]:
     found: list[float] = []
     for start in range(0, len(text), WINDOW):
         window = text[start : start + WINDOW]
-        said = post(served.url, "/v1/completions", prompt=window, max_tokens=1, prompt_logprobs=0)
-        entries = said["choices"][0]["prompt_logprobs"][1:]
-        found += [entry[str(token)]["logprob"] for entry, token in zip(entries, window[1:], strict=True)]
+        said = post(served.url, "/v1/completions", prompt=window, max_tokens=0, echo=True, logprobs=0)
+        found += said["choices"][0]["logprobs"]["token_logprobs"][1:]
     return found
 
 

@@ -94,17 +94,6 @@ QUESTIONS |= {
 }
 """The second thirty are a new maintainer's."""
 
-SECTIONS = {
-    "What are drafts?": "scheduler/engine/README.md#drafts",
-    "How do I add an API?": "api/README.md#adding-a-dialect",
-    "How do I add an error?": "CONTRIBUTING.md#add-an-error",
-    "Has my change made it slower?": "CONTRIBUTING.md#measure",
-    "May I give a tenant a quota?": "docs/fair-shares.md#what-limits-a-request",
-    "What is written to disk?": "SECURITY.md#on-disk",
-    "Does the service come back after a reboot?": "docs/service.md#after-a-reboot",
-}
-"""What an operator or a contributor wants to read, and not a file of code."""
-
 
 def targets(page: Path) -> Iterator[Path]:
     """Pages and Python files that a page links to or names in backticks, if they exist."""
@@ -140,14 +129,6 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
     }
     assert symbol in defined
-
-
-@pytest.mark.parametrize("question", SECTIONS)
-def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
-    name, anchor = SECTIONS[question].split("#")
-    page = ROOT / name
-    assert page in links_from_start(), f"neither README.md nor CONTRIBUTING.md leads to {name}"
-    assert anchor in anchors(page), f"{name} has no section {anchor}"
 
 
 def product_files() -> list[Path]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 LINUX_ONLY = {
     "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
-    "tests/end_to_end/small_memory.py": "only Linux has control groups; run by hand",
+    "tests/end_to_end/test_small_memory.py": "only Linux has control groups; skipped elsewhere",
     "tests/gate.py": "only Linux counts for how long tasks wait for a core",
     "tests/macos/simulated.py": "makes of a Linux a Mac, without /proc",
-    "tests/macos/test_simulation.py": "its tests",
 }
 """Files that read it nevertheless, and why."""
 
@@ -52,10 +49,3 @@ def test_scripts_keep_to_bash_3() -> None:
     ]
     assert not found
     assert ROOT / "grafana/monitor" in scripts()
-
-
-@pytest.mark.parametrize(
-    "line", ["wait -n", "echo ${x,,}", "mapfile -t a", "declare -A b", "a &>> b", "a |& b", "printf '%(%F)T'"]
-)
-def test_bash_4_is_known_when_it_is_seen(line: str) -> None:
-    assert BASH_4.search(line)

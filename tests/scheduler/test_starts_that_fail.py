@@ -84,7 +84,7 @@ async def test_an_engine_that_served_counts_after_it_has_left(autojump_clock: Mo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
         await scheduler.wait_ready()
-        scheduler.pool.drain("0")
+        scheduler.pool.remove("0")
         await trio.sleep(60)
         assert [(engine.name, engine.failed) for engine in scheduler.pool] == [("1", True)]
         nursery.cancel_scope.cancel()

@@ -39,7 +39,7 @@ class Device:
 
     def step(self) -> None:
         """Decode all rows beside a chunk; the watch looks on meanwhile, as it would at every second."""
-        tokens = self.pace.budget(ROWS, 1, CONTEXT).tokens
+        tokens = self.pace.budget(ROWS, 1, CONTEXT)
         decode = self.slower * self.decode_seconds
         chunk = self.slower * (self.chunk_seconds + tokens * self.token_seconds)
         self.watched.look_on(self.now, self.now + decode + chunk)

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, NamedTuple
 import httpx
 
 from api.cli.errors import OperatorError
+from scheduler.prompt.vector_request import ENDPOINTS
 
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank")
+ROUTES = (*ENDPOINTS["chat"], *ENDPOINTS["embedding"])
 _MOST_FAULTS = 5
 _ANSWER = b'{"id": '
 """The beginning of each line that `append` writes."""

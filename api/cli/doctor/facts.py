@@ -15,17 +15,15 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from api.cli.errors import OperatorError
-from api.cli.machine import Answers, Machine, ask
+from api.cli.machine import Machine
 from api.cli.models import disk_models
-from api.cli.models.disk_models import DiskModel
-from api.cli.models.memory_plan import MemoryPlan, memory_plan
+from api.cli.models.reading import PlannedModel, read
 from api.options.back_end import installed_back_ends
 from api.options.options import refuse_unknown_variables
 from api.version import PACKAGE, Version, own_version, release_of
 from scheduler.engine.budget.readings import system_reader
-from scheduler.engines.machine_share import cores_of_process, gpus_of
 from scheduler.errors import OptionError
+from scheduler.processes.machine_share import cores_of_process, gpus_of
 from scheduler.shared.user_cache import user_cache_folder
 
 _HOST = "127.0.0.1"
@@ -64,15 +62,6 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOnDisk:
-    model: DiskModel
-    plan: MemoryPlan | None
-    """The memory plan, or None if it is no model, mlx-lm cannot build it, or MLX does not work here."""
-    reason: str = ""
-    """Why it cannot be served here, or an empty string if it can."""
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What was found out about the machine. `available_bytes` is None if the system does not report it."""
 
@@ -102,15 +91,13 @@ class Facts:
     disks: tuple[Disk, ...] = ()
     variable_error: str = ""
     """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
-    models: tuple[ModelOnDisk, ...] = ()
+    models: tuple[PlannedModel, ...] = ()
     log: Log | None = None
 
 
 def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
     """Return the facts. This takes some seconds, and more on a machine with many models."""
-    found = disk_models.find(folders)
-    answers, error = _ask([one.folder for one in found if one.is_model])
-    models = tuple(_on_disk(one, answers) for one in found)
+    found = read(disk_models.find(folders))
     caches = user_cache_folder(os.environ)
     return Facts(
         version=own_version(),
@@ -120,35 +107,18 @@ def gather(ports: Sequence[int], folders: Sequence[Path]) -> Facts:
         packages={name: release_of(name) for name in _PACKAGES},
         back_ends=installed_back_ends(),
         cards=len(gpus_of(os.environ)),
-        machine=None if answers is None else answers.machine,
-        machine_error=error,
-        limit_bytes=next((one.plan.limit_bytes for one in models if one.plan is not None), 0),
+        machine=found.machine,
+        machine_error=found.reason,
+        limit_bytes=next((one.plan.limit_bytes for one in found.models if one.plan is not None), 0),
         physical_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         available_bytes=system_reader()().available_bytes,
-        cores=len(cores_of_process()),
+        cores=cores_of_process(),
         ports=tuple(port_fact(number) for number in ports),
         disks=(disk("models", disk_models.hub_cache()), disk("caches", caches)),
         variable_error=_variable_error(os.environ),
-        models=models,
+        models=found.models,
         log=last_log(caches / "logs"),
     )
-
-
-def _ask(folders: Sequence[Path]) -> tuple[Answers | None, str]:
-    try:
-        return ask(folders), ""
-    except OperatorError as error:
-        first, *others = str(error).splitlines()
-        return None, " ".join([first, *others[-1:]])
-
-
-def _on_disk(model: DiskModel, answers: Answers | None) -> ModelOnDisk:
-    if not model.is_model or answers is None:
-        return ModelOnDisk(model, None, reason=model.reason or "MLX does not work here")
-    if (reason := answers.reasons.get(model.folder)) is not None:
-        return ModelOnDisk(model, None, reason=" ".join(reason.split()))
-    plan = memory_plan(model, answers.machine, answers.models.get(model.folder))
-    return ModelOnDisk(model, plan, plan.reason)
 
 
 def port_fact(number: int) -> Port:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port
+from api.cli.doctor.facts import Disk, Facts, Port
+from api.cli.models.reading import PlannedModel
 from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
 from scheduler.shared.gigabytes import gigabytes
@@ -58,7 +59,8 @@ def _back_end(facts: Facts) -> Iterator[Finding]:
         todo = "install it again: pip install --force-reinstall --no-deps mlx " + " ".join(facts.back_ends)
         if any(name.startswith("mlx-cuda") for name in facts.back_ends):
             todo = "nvidia-smi must show the card: install NVIDIA's driver, or penstock[cpu]"
-        yield Finding("problem", "mlx", facts.machine_error or "MLX does not work here", todo)
+        error = " ".join(facts.machine_error.split()) or "MLX does not work here"
+        yield Finding("problem", "mlx", error, todo)
 
 
 def _device(facts: Facts) -> Iterator[Finding]:
@@ -186,10 +188,10 @@ def _models(facts: Facts) -> Iterator[Finding]:
     for one in unfit[:_MOST_UNFIT]:
         yield Finding("note", one.model.name, one.reason, _remedy(one))
     if len(unfit) > _MOST_UNFIT:
-        yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
+        yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "penstock models")
 
 
-def _remedy(one: ModelOnDisk) -> str:
+def _remedy(one: PlannedModel) -> str:
     """Return what to do about a model that cannot be served, if its reason does not end with it."""
     if one.plan is not None:
         return "a smaller or quantised one: mlx_lm.convert -q"

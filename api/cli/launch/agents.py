@@ -50,7 +50,7 @@ class Setup:
     arguments: tuple[str, ...] = ()
     """They come before the user's own."""
     files: Mapping[str, Any] = field(default_factory=dict)
-    """JSON, by the variable that names the file. It exists while the agent runs."""
+    """JSON, by the variable that names the file."""
     removed: tuple[str, ...] = ()
     """Variables that would lead it elsewhere, or send another provider's key to the server."""
 

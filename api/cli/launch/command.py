@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import sys
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 
 import click
 import httpx
 
 from api.cli.errors import OperatorError
-from api.cli.launch import foreground
 from api.cli.launch.agents import AGENTS, Agent, Setup, output_tokens, target_of
 from api.cli.running_server import ListedModel, RunningServer, address, find, server_options
 from api.smollm2 import model as smollm2
 from scheduler.models.embedded_model import EMBEDDED_NAME
+from scheduler.shared.user_cache import user_cache_folder
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
@@ -42,6 +45,22 @@ def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict
     named = [part.strip() for part in environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")]
     excepted = ",".join(dict.fromkeys([*filter(None, named), host]))
     return {"NO_PROXY": excepted, "no_proxy": excepted}
+
+
+def environment_of(setup: Setup, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the agent's whole environment, after writing the setup's files into `folder`, where they stay:
+    each has the name of its content, so that agents at different servers have their own."""
+    kept = {name: value for name, value in environment.items() if name not in setup.removed}
+    files: dict[str, str] = {}
+    for variable, content in setup.files.items():
+        text = json.dumps(content)
+        path = folder / f"{sha256(text.encode()).hexdigest()[:16]}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        whole = path.with_suffix(f".{os.getpid()}")
+        whole.write_text(text, "utf-8")
+        whole.replace(path)
+        files[variable] = str(path)
+    return kept | dict(setup.environment) | files
 
 
 def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
@@ -109,4 +128,10 @@ def launch(
     setup = setup_of(chosen, server, model, small_model, environment)
     if notice := warning(chosen, server.model(model)):
         click.echo(f"penstock: {notice}", err=True)
-    sys.exit(foreground.run(setup, (executable, *setup.arguments, *arguments), environment))
+    own = environment_of(setup, environment, user_cache_folder(environment) / "launch")
+    # Python ignores SIGPIPE, and what is executed would do so, too.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execve(executable, (executable, *setup.arguments, *arguments), own)
+    except OSError as error:
+        raise OperatorError(f"cannot run {executable}: {error.strerror}") from error

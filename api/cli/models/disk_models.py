@@ -68,7 +68,7 @@ class DiskModel:
     template_verdicts: tuple[str, ...] = ()
     """What is unusual in what the chat template writes of conversations."""
     found: str = ""
-    """The dialects of calls and of reasoning, the tokens that end an answer, and what is not read."""
+    """The notations of calls and of reasoning, the tokens that end an answer, and what is not read."""
 
     @property
     def is_model(self) -> bool:

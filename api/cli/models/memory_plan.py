@@ -30,31 +30,17 @@ class MemoryPlan:
     def fits(self) -> bool:
         return not self.reason
 
-    @property
-    def kv_bytes_per_token(self) -> int | None:
-        """Return the KV bytes a token of a long sequence, or None if unknown."""
-        return None if self.row is None else self.row.token_bytes
-
-    def agents(self, tokens: int) -> int | None:
-        """Return how many sequences of `tokens` tokens that share nothing run at a time, or None if unknown.
-        More run if they share a prefix, which the engine counts once."""
-        return None if self.row is None else self._agents(self.row, tokens)
-
-    def q8_agents(self, tokens: int) -> int | None:
-        """Return the same with `--kv-cache-dtype q8`, or None if that takes no less."""
-        return None if self.q8_row is None else self._agents(self.q8_row, tokens)
-
-    def _agents(self, row: RowBytes, tokens: int) -> int:
+    def agents(self, row: RowBytes, tokens: int) -> int:
+        """Return how many sequences of `tokens` tokens that share nothing run at a time. More run if they
+        share a prefix, which the engine counts once."""
         return self.kv_bytes // max(1, row.held(tokens))
 
-    def longest(self, context_tokens: int) -> int | None:
-        """Return the tokens of the longest sequence that runs alone, or None if unknown."""
-        if self.row is None:
-            return None
+    def longest(self, row: RowBytes, context_tokens: int) -> int:
+        """Return the tokens of the longest sequence that runs alone."""
         shortest, longest = 0, context_tokens
         while shortest < longest:
             middle = (shortest + longest + 1) // 2
-            if self.row.held(middle) <= self.kv_bytes:
+            if row.held(middle) <= self.kv_bytes:
                 shortest = middle
             else:
                 longest = middle - 1

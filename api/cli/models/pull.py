@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +27,6 @@ from scheduler.shared.gigabytes import gigabytes
 _SMALL = (*(one for one in FILES if not one.endswith(".safetensors")), "README.md", "LICENSE*")
 """What shows whether the model can be served, and what names its authors and terms."""
 _WEIGHTS = "model*.safetensors"
-_SPARE_BYTES = 256 << 20
-"""Bytes that must stay free on the disk beside the files."""
 
 
 @click.command()
@@ -81,7 +78,6 @@ def fetch(model: str, revision: str) -> Path:
     try:
         info = HfApi().model_info(model, revision=revision, files_metadata=True)
         _check_files(model, info)
-        _check_room(model, info, cache)
         given: dict[str, Any] = {"revision": revision, "cache_dir": cache}
         folder = Path(snapshot_download(model, allow_patterns=list(_SMALL), **given))
         check(folder)
@@ -101,21 +97,6 @@ def _check_files(model: str, info: Any) -> None:
         raise OperatorError(f"{model} holds no {_WEIGHTS}{only}")
     if "config.json" not in names:
         raise OperatorError(f"{model} holds no config.json, so it is not a model that mlx-lm can load")
-
-
-def _check_room(model: str, info: Any, cache: Path) -> None:
-    blobs = cache / f"models--{model.replace('/', '--')}" / "blobs"
-    missing = 0
-    for one in info.siblings:
-        if any(fnmatch(one.rfilename, pattern) for pattern in (*_SMALL, *FILES)):
-            name = one.lfs.sha256 if one.lfs is not None else one.blob_id
-            missing += 0 if (blobs / name).exists() else one.size or 0
-    place = next(one for one in (cache, *cache.parents) if one.exists())
-    if missing and missing + _SPARE_BYTES > (free := shutil.disk_usage(place).free):
-        raise OperatorError(
-            f"{model} needs {gigabytes(missing)} more in {cache}, and {gigabytes(_SPARE_BYTES)} to spare;"
-            f" {gigabytes(free)} are free:\nmake room (penstock models, hf cache rm), or set HF_HOME"
-        )
 
 
 def _refuse_unknown_type(snapshot: Path) -> None:

@@ -18,7 +18,6 @@ from api.smollm2 import model as smollm2
 
 folders_option = click.option(
     "--models-folder",
-    "--folder",
     "folders",
     multiple=True,
     metavar="FOLDER",
@@ -33,6 +32,11 @@ class PlannedModel:
 
     model: DiskModel
     plan: MemoryPlan | None
+
+    @property
+    def reason(self) -> str:
+        """Return why it cannot be served here; empty if it can, as far as is known."""
+        return self.model.reason or ("" if self.plan is None else self.plan.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from scheduler.shared.gigabytes import gigabytes
 _WIDTH = 78
 _ANY_TOKENS = 1 << 30
 """A model that names no length may have any."""
-_TOKENS = 32768
 _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
 
 
@@ -27,22 +26,18 @@ _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
 @folders_option
 @click.option(
     "--tokens",
-    show_default="32768, or the context if that is less",
     type=click.IntRange(min=1),
-    help="How many agents with this many tokens each run at a time?",
+    default=32768,
+    show_default=True,
+    help="How many agents with this many tokens each run at a time? No more than the context has.",
 )
-def show(model: str, folders: tuple[Path, ...], tokens: int | None) -> None:
+def show(model: str, folders: tuple[Path, ...], tokens: int) -> None:
     """Show a model on this machine: its files, its dialects, and the memory it takes.
 
     MODEL is a name that `penstock models` lists, or a folder.
     """
     reading = read([with_dialects(find_one(model, folders))])
     (planned,) = reading.models
-    if tokens is None:
-        tokens = min(_TOKENS, planned.model.context_tokens or _TOKENS)
-    elif tokens > (most := planned.model.most_context_tokens or tokens):
-        click.echo(f"penstock: the context has {most:,} tokens at most, not {tokens:,}", err=True)
-        tokens = most
     for name, text in facts(planned, reading, tokens):
         filled = textwrap.fill(text, _WIDTH, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
         click.echo(filled if len(text.split()) > 1 else f"{name:<12}{text}")
@@ -95,21 +90,20 @@ def _memory(
         yield "", f"does not fit: {plan.reason}"
         return
     yield "", f"{gigabytes(plan.limit_bytes)} for an engine, of it {gigabytes(plan.kv_bytes)} of KV cache"
-    longest, agents = plan.longest(context_tokens), plan.agents(tokens)
-    if longest is None or agents is None:
+    if plan.row is None:
         yield "agents", "not known: mlx-lm did not say what a token takes"
         return
-    yield "", f"{plan.kv_bytes_per_token:,} bytes of it a token"
-    if longest < context_tokens:
+    yield "", f"{plan.row.token_bytes:,} bytes of it a token"
+    if (longest := plan.longest(plan.row, context_tokens)) < context_tokens:
         yield "", f"one sequence may have {longest:,} of the context's tokens"
-    counts = sorted({tokens, *(one for one in _AGENT_TOKENS if one <= context_tokens)})
+    asked = min(tokens, context_tokens)
+    counts = sorted({asked, *(one for one in _AGENT_TOKENS if one <= context_tokens)})
     for number, count in enumerate(counts):
-        yield (
-            "" if number else "agents",
-            f"{plan.agents(count):,} at a time with {count:,} tokens each that share nothing",
-        )
-    if (q8_agents := plan.q8_agents(tokens)) is not None:
-        yield "", f"{q8_agents:,} with {tokens:,} tokens each and --kv-cache-dtype q8"
+        agents = f"{plan.agents(plan.row, count):,} at a time with {count:,} tokens each that share nothing"
+        yield "" if number else "agents", agents
+    if plan.q8_row is not None:
+        agents = f"{plan.agents(plan.q8_row, asked):,}"
+        yield "", f"{agents} with {asked:,} tokens each and --kv-cache-dtype q8"
 
 
 def _argument(planned: PlannedModel) -> str:

@@ -16,8 +16,7 @@ from api.dialects.anthropic.decode import chat_prompt, generation_request
 from api.dialects.anthropic.encode import MessageEncoder, message_object
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
-from api.dialects.openai.thinking import budget_field_of
-from api.dialects.thinking_budget import name_unkept_budget
+from api.dialects.openai.thinking import budget_field_of, name_unkept_budget
 from api.served_models import ServedModels
 
 

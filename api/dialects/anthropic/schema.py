@@ -29,7 +29,7 @@ class Metadata(Body):
 class ToolChoice(Body):
     type: Annotated[
         Literal["auto", "none", "any", "tool"],
-        Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark"),
+        Partly("a required call needs a notation of calls that a grammar can hold: all but muse_spark"),
     ]
     name: str | None = None
     disable_parallel_tool_use: StrictBool | None = None

@@ -26,7 +26,7 @@ def generation_requests(
             structure=structure(body),
             choices=body.n or 1,
             top_logprobs=body.logprobs,
-            prompt_logprobs=body.wanted_prompt_logprobs,
+            prompt_logprobs=body.logprobs if body.echo else None,
             **rest,
         )
         for prompt in body.prompt

@@ -10,7 +10,7 @@ import msgspec
 
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
-from api.dialects.openai.encode import ChunkStream, marked, prompt_logprobs_list, usage_object
+from api.dialects.openai.encode import ChunkStream, marked, usage_object
 from scheduler.events import (
     AnswerPiece,
     Finished,
@@ -30,7 +30,7 @@ def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
     return _parallel(lambda: (PromptToken(b"", entry.offset, entry) for entry in entries))
 
 
-def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
+def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str) -> dict[str, Any]:
     """Return the log-probabilities of the prompt's tokens (null for the first) and of the answer's, including
     the token that ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
     answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
@@ -40,16 +40,14 @@ def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: i
         for entry in answer:
             yield PromptToken(b"", len(echo) + entry.offset, entry)
 
-    return _parallel(tokens, top)
+    return _parallel(tokens)
 
 
-def _parallel(tokens: Callable[[], Iterable[PromptToken]], top: int | None = None) -> dict[str, Any]:
-    """Return the four parallel lists. `top` bounds the alternatives of a prompt's token; an answer's token
-    has all."""
+def _parallel(tokens: Callable[[], Iterable[PromptToken]]) -> dict[str, Any]:
     each: dict[str, Callable[[PromptToken], Any]] = {
         "tokens": lambda token: _name(token.data if token.logprobs is None else _own(token.logprobs)),
         "token_logprobs": lambda token: None if token.logprobs is None else token.logprobs.values[0],
-        "top_logprobs": lambda token: None if token.logprobs is None else _likeliest(token.logprobs, top),
+        "top_logprobs": lambda token: None if token.logprobs is None else _likeliest(token.logprobs),
         "text_offset": lambda token: token.offset,
     }
     return {name: JsonList(partial(_encoded, tokens, entry)) for name, entry in each.items()}
@@ -65,12 +63,11 @@ def _own(entry: TokenLogprobs) -> bytes:
     return entry.spelling(entry.ids[0])
 
 
-def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
+def _likeliest(entry: TokenLogprobs) -> dict[str, float]:
     """Return the alternatives, best first, and the token itself. Of tokens with one text the likeliest is
     there: a reader compares the token's own value with the largest."""
-    last = len(entry.ids) if top is None else 1 + top
     found: dict[str, float] = {}
-    for place in (*range(1, min(last, len(entry.ids))), 0):
+    for place in (*range(1, len(entry.ids)), 0):
         found.setdefault(_name(entry.spelling(entry.ids[place])), entry.values[place])
     return found
 
@@ -92,24 +89,20 @@ def completion_object(
     echoes: Sequence[str],
     *,
     echo_logprobs: bool = False,
-    logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
+    logprobs: bool = False,
 ) -> dict[str, Any]:
     """Return the whole answer to a request that does not stream. `echoes` are the texts before each choice;
-    `echo_logprobs` adds their log-probabilities. `logprobs` and `prompt_logprobs` are the number of
-    alternatives, or None for no log-probabilities."""
+    `echo_logprobs` adds their log-probabilities to the answer's, if `logprobs` wants these."""
     each = len(answer.choices) // answer.prompts
     choices: list[dict[str, Any]] = []
     for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
         scores = answer.choices[index - index % each].end.prompt
         body: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
-        if logprobs is not None and echo_logprobs and scores is not None:
-            body["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
-        elif logprobs is not None:
+        if logprobs and echo_logprobs and scores is not None:
+            body["logprobs"] = echoed_logprobs(scores, choice, echo)
+        elif logprobs:
             body["logprobs"] = logprobs_object(choice.logprobs)
         body |= {"finish_reason": choice.end.reason.value, **marked(choice.end)}
-        if prompt_logprobs is not None and scores is not None:
-            body["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
         choices.append(body)
     return {
         "id": public_id,

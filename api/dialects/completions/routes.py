@@ -18,7 +18,7 @@ from api.dialects.completions.encode import CompletionEncoder, completion_object
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.schema import StreamOptions
-from api.dialects.thinking_budget import name_unkept_budget
+from api.dialects.openai.thinking import name_unkept_budget
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
@@ -51,8 +51,7 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
                     answer,
                     echoes,
                     echo_logprobs=body.echo,
-                    logprobs=body.logprobs,
-                    prompt_logprobs=body.prompt_logprobs,
+                    logprobs=body.logprobs is not None,
                 )
             )
         options = body.stream_options or StreamOptions()

@@ -89,10 +89,3 @@ class CompletionRequest(CompletionFields):
         """Return the bound, or None for no bound but the context. Without any, OpenAI's own default, which
         clients of this older API rely on."""
         return token_bound_of(self) if TOKEN_BOUND.asked_by(self) else _TOKEN_BOUND
-
-    @property
-    def wanted_prompt_logprobs(self) -> int | None:
-        """Return the number of alternatives for each token of the prompt, or None for no log-probabilities of
-        it."""
-        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
-        return max((top for top in asked if top is not None), default=None)

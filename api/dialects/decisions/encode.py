@@ -38,10 +38,10 @@ def decision_object(
 
 def _answer(asked: AnyQuestion, found: Distribution) -> dict[str, Any]:
     """`label_mass` is ours (`Distribution.mass`)."""
-    head = {"type": asked.type, "name": asked.name}
+    head = {"type": asked.type, "name": asked.name, "label_mass": found.mass}
     match asked:
         case Predicate():
-            return {**head, "probability": found.shares[0], "label_mass": found.mass}
+            return {**head, "probability": found.shares[0]}
         case ChoiceQuestion(choices=choices):
             return {
                 **head,
@@ -51,7 +51,6 @@ def _answer(asked: AnyQuestion, found: Distribution) -> dict[str, Any]:
                     {"value": one.value, "probability": share}
                     for one, share in zip(choices, found.shares, strict=True)
                 ],
-                "label_mass": found.mass,
             }
         case ScoreQuestion(levels=levels):
             return {
@@ -62,7 +61,6 @@ def _answer(asked: AnyQuestion, found: Distribution) -> dict[str, Any]:
                     {"value": at, "label": one.label, "probability": share}
                     for at, (one, share) in enumerate(zip(levels, found.shares, strict=True))
                 ],
-                "label_mass": found.mass,
             }
 
 
@@ -87,26 +85,25 @@ def system_one_object(
 
 
 def _named_answer(asked: NamedQuestion, found: Distribution) -> dict[str, Any]:
+    head = {"type": asked.type, "label_mass": found.mass}
     match asked:
         case Noul():
-            return {"type": "noul", "noul": found.shares[0], "label_mass": found.mass}
+            return {**head, "noul": found.shares[0]}
         case NamedChoice(criteria=criteria):
             names = list(criteria)
             return {
-                "type": "choice",
+                **head,
                 "choice": names[found.best],
                 "confidence": found.peak,
                 "probabilities": dict(zip(names, found.shares, strict=True)),
-                "label_mass": found.mass,
             }
         case Scale(criteria=levels):
             return {
-                "type": "score",
+                **head,
                 "score": found.position,
                 "confidence": found.nearness,
                 "legend": {str(at): level for at, level in enumerate(levels)},
                 "probabilities": {str(at): share for at, share in enumerate(found.shares)},
-                "label_mass": found.mass,
             }
 
 

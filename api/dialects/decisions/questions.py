@@ -9,12 +9,12 @@ digits, whose probabilities are multiplied.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase, digits
 
-from scheduler.request import Message
+from api.dialects.readings import numbers
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning
 
 MAX_OPTIONS = len(ascii_uppercase) * len(digits) - 5
 """OpenAI's and TypeSafe's bound, 255."""
@@ -73,7 +73,7 @@ class Question:
         return "\n".join(lines)
 
     def reads(self) -> Iterator[Read]:
-        """Yield what must be read; `probabilities` takes the results in this order."""
+        """Yield what must be read."""
         labels = self.labels
         if self.is_statement or len(labels[-1]) == 1:
             yield Read(labels)
@@ -83,9 +83,9 @@ class Question:
         for letter in letters:
             yield Read(tuple(label[1] for label in labels if label[0] == letter), letter)
 
-    def probabilities(self, vectors: Sequence[bytes]) -> Distribution:
-        """`vectors`: the natural logarithms that each read found, little-endian float32."""
-        first, *more = map(_shares, vectors)
+    def probabilities(self, vectors: Iterator[bytes]) -> Distribution:
+        """Take what its reads found from `vectors`, in their order (`GenerationRequest.labels`)."""
+        first, *more = [distribution(vector) for _, vector in zip(self.reads(), vectors, strict=False)]
         if not more:
             return first
         found = [share * each for share, one in zip(first.shares, more, strict=True) for each in one.shares]
@@ -108,7 +108,7 @@ class Distribution:
     @property
     def position(self) -> float:
         """Return the mean of the levels' numbers, from 0, by probability: TypeSafe's and OpenAI's `score`."""
-        return sum(level * share for level, share in enumerate(self.shares))
+        return min(len(self.shares) - 1, sum(level * share for level, share in enumerate(self.shares)))
 
     @property
     def peak(self) -> float:
@@ -129,8 +129,9 @@ class Distribution:
         return max(0.0, 1 - spread / even)
 
 
-def _shares(vector: bytes) -> Distribution:
-    logarithms = array("f", vector)
+def distribution(vector: bytes) -> Distribution:
+    """Return the labels' probabilities, of what one read has found."""
+    *logarithms, _ = numbers(vector)
     largest = max(logarithms)
     if largest == -math.inf:
         return Distribution((1 / len(logarithms),) * len(logarithms), 0.0)
@@ -144,6 +145,12 @@ def statement(text: str, yes: str = "", no: str = "") -> Question:
     return Question(text, (Option("Yes", yes), Option("No", no)), is_statement=True)
 
 
-def asked(messages: Sequence[Message], question: Question) -> tuple[Message, ...]:
-    """Return the conversation in which the model reads the state, and then the question."""
-    return (*messages, {"role": "user", "content": question.text})
+def asked(messages: Sequence[Message], question: Question, read: Read) -> GenerationRequest:
+    """Return the request in which a chat model reads the state, and then the question."""
+    conversation = (*messages, Message(role="user", content=question.text))
+    return GenerationRequest(
+        public_id="",
+        prompt=ChatPrompt(conversation, reasoning=Reasoning(enabled=False)),
+        labels=read.labels,
+        begun=read.begun,
+    )

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictStr, field_validator
 
-from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, WithoutEffect
 from api.bodies.unsupported import SYSTEM_ONE
 from api.dialects.decisions.questions import MAX_OPTIONS, Option, Question, statement
+from api.dialects.readings import ReadingRequest
 from api.dialects.responses.items import Message, as_items, joined_text
 from api.dialects.responses.schema import Items
-from scheduler.request import PRIORITIES
 
 MAX_QUESTIONS = 400
 _Accounting: TypeAlias = Annotated[Any, WithoutEffect("used only for the provider's own accounting")]
@@ -64,12 +63,6 @@ _Described: TypeAlias = Annotated[
     str, BeforeValidator(lambda value: "" if value is None else _text_of(value))
 ]
 _Name: TypeAlias = Annotated[str, Field(min_length=1)]
-
-
-class _Request(Body):
-    model: str | None = None
-    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
-    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
 
 class _Asked(Body):
@@ -134,10 +127,11 @@ class ScoreQuestion(_Asked):
 AnyQuestion: TypeAlias = Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
 
 
-class DecisionRequest(_Request):
+class DecisionRequest(ReadingRequest):
     """`POST /v1/decisions`."""
 
     bulk = ("input",)
+    id_prefix = "decision"
 
     input: Annotated[Items, BeforeValidator(_items), Field(min_length=1)]
     questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)]
@@ -181,10 +175,11 @@ class Scale(Body):
 NamedQuestion: TypeAlias = Annotated[Noul | NamedChoice | Scale, Field(discriminator="type")]
 
 
-class SystemOneRequest(_Request):
+class SystemOneRequest(ReadingRequest):
     """`POST /v1/systemone`."""
 
     unsupported = SYSTEM_ONE
+    id_prefix = "decision"
 
     state: Annotated[_Json, Field(min_length=1)]
     questions: Annotated[dict[_Name, NamedQuestion], AtMost(MAX_QUESTIONS), Field(min_length=1)]

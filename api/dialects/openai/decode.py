@@ -49,7 +49,6 @@ def generation_request(
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt_logprobs=body.prompt_logprobs,
         prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
         **common(body, defaults, caller, adapter),
     )

@@ -6,7 +6,7 @@ against 4.8 for a pydantic model's dump.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, assert_never
@@ -21,10 +21,8 @@ from api.bodies.json_pieces import JsonList, json_text
 from scheduler.events import (
     AnswerPiece,
     Finished,
-    Logprob,
     MalformedCall,
     Progress,
-    PromptScores,
     ReasoningDelta,
     TextDelta,
     TokenLogprobs,
@@ -86,30 +84,6 @@ def marked(end: Finished) -> dict[str, Any]:
     return {"penstock": true} if true else {}
 
 
-def prompt_logprobs_list(scores: PromptScores, top: int) -> JsonList:
-    """Return vLLM's `prompt_logprobs`: per position, token id to log-probability for the token and the `top`
-    likeliest. A token's rank is known if it is among those."""
-
-    def entries() -> Iterator[bytes]:
-        for token in scores():
-            yield _json.encode(None if token.logprobs is None else _ranked(token.logprobs, top))
-
-    return JsonList(entries)
-
-
-def _ranked(entry: TokenLogprobs, top: int) -> dict[str, Any]:
-    chosen = entry.chosen
-    ranked: dict[str, Any] = {str(chosen.token_id): _rank(chosen, None)}
-    for rank, other in enumerate(entry.top, 1):
-        if rank <= top or other.token_id == chosen.token_id:
-            ranked[str(other.token_id)] = _rank(other, rank)
-    return ranked
-
-
-def _rank(logprob: Logprob, rank: int | None) -> dict[str, Any]:
-    return {"logprob": logprob.logprob, "rank": rank, "decoded_token": logprob.text}
-
-
 def completion_object(
     public_id: str,
     created: int,
@@ -117,15 +91,11 @@ def completion_object(
     answer: WholeAnswer,
     *,
     logprobs: bool = False,
-    prompt_logprobs: int | None = None,
     custom_names: Collection[str] = (),
     shows_reasoning: bool = True,
 ) -> dict[str, Any]:
-    """Return the whole answer to a request that does not stream. `prompt_logprobs`: the number of
-    alternatives, if any were asked for; `custom_names`: the tools that are called with one text."""
-    scores, prompt = answer.choices[0].end.prompt, {}
-    if prompt_logprobs is not None and scores is not None:
-        prompt["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
+    """Return the whole answer to a request that does not stream. `custom_names`: the tools that are called
+    with one text."""
     return {
         "id": public_id,
         "object": "chat.completion",
@@ -142,7 +112,6 @@ def completion_object(
             for index, choice in enumerate(answer.choices)
         ],
         "usage": usage_object(answer.usage),
-        **prompt,
     }
 
 

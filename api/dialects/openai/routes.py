@@ -17,8 +17,7 @@ from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.encode import ChunkEncoder, completion_object
 from api.dialects.openai.schema import ChatCompletionRequest, StreamOptions
-from api.dialects.openai.thinking import budget_field_of
-from api.dialects.thinking_budget import name_unkept_budget
+from api.dialects.openai.thinking import budget_field_of, name_unkept_budget
 from api.served_models import ServedModels
 
 
@@ -45,7 +44,6 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
                     served.name,
                     answer,
                     logprobs=bool(body.logprobs),
-                    prompt_logprobs=body.prompt_logprobs,
                     custom_names=custom_names,
                     shows_reasoning=shows_reasoning,
                 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
-from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect, unsupported
+from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.sampling_values import SamplingFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
@@ -117,16 +117,6 @@ class CompletionFields(BoundFields, StructuredFields, DecodingFields):
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    prompt_logprobs: Annotated[int | None, Partly("not with stream: true")] = Field(
-        default=None, ge=0, le=MAX_TOP_LOGPROBS
-    )
-
-    @field_validator("prompt_logprobs")
-    @classmethod
-    def _beside_whole_answers(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("stream"):
-            raise unsupported("it needs stream: false")
-        return value
 
     @model_validator(mode="after")
     def _streams_what_has_options(self) -> CompletionFields:

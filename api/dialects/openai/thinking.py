@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictBool, field_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Partly, WithoutEffect
+from api.bodies.unknown_fields import ignore
 from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET, SpelledFields
 from api.options.effort_tokens import EffortName
-from scheduler.request import Reasoning
+from scheduler.request import GenerationRequest, Reasoning
+from scheduler.service import Scheduler
 
 MAX_THINKING_TOKENS = 2**31 - 1
 
@@ -91,3 +95,14 @@ def budget_field_of(body: ThinkingFields) -> str:
     """Return the path of the field that names the budget, or "" if none does."""
     budget = THINKING_BUDGET.asked_by(body)
     return "" if budget is None else budget.path
+
+
+def name_unkept_budget(
+    scheduler: Scheduler, requests: list[GenerationRequest], scope: MutableMapping[str, Any], field: str
+) -> None:
+    """If a request's own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP request,
+    and the log line names it. It is not refused: Claude Code sends one to every model."""
+    for number, request in enumerate(requests):
+        if not scheduler.preparation.thinking.keeps(request):
+            origin = replace(request.origin, ignored_fields=ignore(scope, field))
+            requests[number] = replace(request, origin=origin)

@@ -18,7 +18,7 @@ from scheduler.request import Tool, ToolChoice
 MAX_TOOLS = 1024
 
 STRICT = Partly(
-    "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
+    "a grammar enforces it in every notation of calls but muse_spark, where the server converts arguments"
 )
 BY_TYPE = ("local_shell", "shell", "apply_patch")
 """Tools that clients run, and whose type is their name."""
@@ -165,7 +165,7 @@ Choice: TypeAlias = Annotated[
     ],
     BeforeValidator(_choice, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
 ]
-CHOICE = Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark")
+CHOICE = Partly("a required call needs a notation of calls that a grammar can hold: all but muse_spark")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
     ) -> Response:
         """A conversation's items, the last first. Data of images and files is not kept."""
         found = stored.conversation(caller.tenant, conversation_id)
-        page = Page(order, after, None, limit)
+        page = Page(order, after, limit)
         return await work.also_of(found.bytes).text(lambda: page.json_of(listed(found.turns)))
 
     @router.post("/v1/conversations/{conversation_id}/items", response_model=None)

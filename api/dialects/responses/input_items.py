@@ -91,7 +91,6 @@ class Page:
 
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
-    before: str | None = None
     limit: int = 20
 
     def json_of(self, items: Iterable[dict[str, Any]]) -> bytes:
@@ -100,9 +99,7 @@ class Page:
         if self.order == "desc":
             found.reverse()
         if self.after is not None:
-            found = found[_place(found, self.after, "after") + 1 :]
-        if self.before is not None:
-            found = found[: _place(found, self.before, "before")]
+            found = found[_place(found, self.after) + 1 :]
         page, size = list[bytes](), 0
         for item in found[: self.limit]:
             page.append(encoded(item))
@@ -117,9 +114,9 @@ class Page:
         return head + b',"data":[' + b",".join(page) + b"]}"
 
 
-def _place(items: Sequence[dict[str, Any]], item_id: str, param: str) -> int:
+def _place(items: Sequence[dict[str, Any]], item_id: str) -> int:
     for index, item in enumerate(items):
         if item["id"] == item_id:
             return index
     message = f"Item with id {item_id!r} not found in the list."
-    raise refused(message, param, "invalid_value")
+    raise refused(message, "after", "invalid_value")

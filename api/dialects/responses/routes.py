@@ -23,7 +23,7 @@ from api.bodies.body import charge_body
 from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
-from api.dialects.openai.thinking import budget_field_of
+from api.dialects.openai.thinking import budget_field_of, name_unkept_budget
 from api.dialects.responses import compaction
 from api.dialects.responses.conversation import input_messages, output_messages
 from api.dialects.responses.conversations import add_conversations
@@ -38,7 +38,6 @@ from api.dialects.responses.schema import CompactRequest, CreateResponse
 from api.dialects.responses.store import ResponseStore, Stored, Turn, messages_json
 from api.dialects.responses.stored_responses import Referred, StoredResponses, read_items
 from api.dialects.responses.tools import Offered
-from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import Served, ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.request import PRIORITIES, GenerationRequest, Message
@@ -321,13 +320,12 @@ def _add_stored(
         work: BodyWorkOf,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
-        before: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     ) -> Response:
         """What a stored response answers: the items of its conversation up to it, the last first. Data of
         images and files is not kept."""
         found = stored.found(caller.tenant, response_id)
-        page = Page(order, after, before, limit)
+        page = Page(order, after, limit)
         return await work.also_of(found.bytes).text(lambda: page.json_of(listed(found.turns[:-1])))
 
     @router.delete("/v1/responses/{response_id}")

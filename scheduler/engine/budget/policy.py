@@ -46,8 +46,6 @@ _POOL_PART = 4
 _LEAST_SCORE_BYTES = 4 << 20
 _SCORE_PART = 16
 """Divisor of the scores: one attention product may take a sixteenth of what is free."""
-
-
 CLOSE = 4
 """Read memory before every step once headroom is below this multiple of the next chunk or the last step: a
 few steps could otherwise take the rest before the next reading."""

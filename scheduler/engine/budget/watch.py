@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.learned import Learned
@@ -24,7 +25,7 @@ from scheduler.engine.budget.policy import (
     moved,
 )
 from scheduler.engine.device import Readings
-from scheduler.engine.prefix.prefixes import Prefixes
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import DeviceMemory, MemoryState
 from scheduler.shared.row_bytes import RowBytes
@@ -45,7 +46,7 @@ class MemoryWatch:
     def __init__(
         self,
         device: Readings,
-        prefixes: Prefixes | None,
+        prefixes: PrefixCache[Any, Any] | None,
         apply: Callable[[BudgetChange], None],
         row_bytes: Callable[[], int],
         held: RowBytes,

@@ -232,7 +232,7 @@ class MlxBackend:
         submit, vocabulary = sequence.submit, self._description.vocabulary
         constraint = self._grammars.constraint(sequence)
         sampling = submit.sampling
-        if sampling.repetition_context >= len(submit.prompt) + submit.max_tokens:
+        if sampling.repetition_context >= sequence.asked_tokens + submit.max_tokens:
             sampling = msgspec.structs.replace(sampling, repetition_context=0)  # No token ever leaves it.
         try:
             return RowSampling(

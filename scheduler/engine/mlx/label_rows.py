@@ -35,16 +35,19 @@ class LabelHead:
 
     def __call__(self, inputs: mx.array, layers: Any, labels: Sequence[Sequence[int]]) -> list[mx.array]:
         """Compute `inputs`, (rows, 1), with the rows' caches. Return each row's log-probabilities of its
-        labels, float32, not evaluated."""
+        labels, and behind them the logarithm of the sum that made them (so a label's logit is the two
+        together), float32, not evaluated."""
         asked = sorted({token for row in labels for token in row})
         with self._extended(asked):
             logits = self._model(inputs, cache=layers)[:, -1, :].astype(mx.float32)
         wide = logits.shape[-1] == self._vocabulary + len(asked)
         whole = logits[:, : self._vocabulary] if wide else logits
         scores = logits[:, self._vocabulary :] if wide else whole[:, mx.array(asked)]
-        scores = scores - mx.logsumexp(whole, axis=-1, keepdims=True)
+        sums = mx.logsumexp(whole, axis=-1, keepdims=True)
+        scores = mx.concatenate([scores - sums, sums], axis=-1)
         places = {token: place for place, token in enumerate(asked)}
-        return [scores[at, mx.array([places[token] for token in row])] for at, row in enumerate(labels)]
+        columns = [mx.array([*(places[token] for token in row), len(asked)]) for row in labels]
+        return [scores[at, its] for at, its in enumerate(columns)]
 
     @contextmanager
     def _extended(self, asked: Sequence[int]) -> Iterator[None]:

@@ -11,9 +11,10 @@ rule does not expect back soon; 3. what requests or operators hold, by the end o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from heapq import nlargest
 from typing import Generic, Literal, TypeAlias
 
 import msgspec
@@ -25,10 +26,8 @@ from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, S
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.engine.prefix.session_turns import SessionTurns
-from scheduler.engine.prefix.shared_prefixes import shared_prefixes
-from scheduler.engine.prefix.snapshots import least_needed
 from scheduler.shared.counters import CacheCounters
-from scheduler.shared.reports import CacheReport
+from scheduler.shared.reports import CacheReport, PrefixReport
 from scheduler.shared.token_ids import KEY_BYTES
 
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
@@ -284,7 +283,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             hit_tokens=totals.hit_tokens,
             stored_tokens=totals.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
-            shared_prefixes=shared_prefixes(tree, self._marks, top, head_tokens),
+            shared_prefixes=_shared_prefixes(tree, self._marks, top, head_tokens),
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
         )
@@ -332,7 +331,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def _thin(self, node: Node[SegmentT, SnapshotT]) -> None:
         """Drop snapshots until no path through `node` has too many."""
         while len(path := self._tree.fullest_path(node)) > self._retention.snapshots_per_path:
-            self._drop_snapshot(least_needed(path, self._marks, self._retention.protecting_hits))
+            self._drop_snapshot(_least_needed(path, self._marks, self._retention.protecting_hits))
 
     def _drop_snapshot(self, node: Node[SegmentT, SnapshotT]) -> None:
         self.evicted_bytes += self._tree.detach(node)
@@ -417,3 +416,41 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         finally:
             node.pins -= 1
             self._file(node)
+
+
+def _least_needed(
+    path: Sequence[Node[SegmentT, SnapshotT]],
+    marks: Mapping[Node[SegmentT, SnapshotT], Mark],
+    protecting_hits: int,
+) -> Node[SegmentT, SnapshotT]:
+    """Return the least needed of a path's nodes with snapshots, shallow first: what was not hit again before
+    what was, by the smallest gap that it leaves; the deepest, which the next turn needs, last."""
+
+    def is_reused(node: Node[SegmentT, SnapshotT]) -> bool:
+        return len(node.children) > 1 or marks[node].snapshot_hits >= protecting_hits
+
+    ends = [0, *(held.end for held in path)]
+    gaps = {held: ends[i + 2] - ends[i] for i, held in enumerate(path[:-1])}
+    free = [held for held in path if not held.pins]
+    plain = [held for held in free if not is_reused(held)]
+    return min(plain or free, key=lambda held: gaps.get(held, held.end))
+
+
+def _shared_prefixes(
+    tree: RadixTree[SegmentT, SnapshotT],
+    marks: Mapping[Node[SegmentT, SnapshotT], Mark],
+    top: int,
+    head_tokens: int,
+) -> list[PrefixReport]:
+    """Return the prefixes that branch or were hit, those with the most hits first. O(nodes) unless `top` is
+    0."""
+    shared = [
+        (marks[node].hits, node.end, leaves, node)
+        for node, leaves in (tree.leaves_below().items() if top else ())
+        if len(node.children) > 1 or marks[node].hits
+    ]
+    best = nlargest(top, shared, key=lambda prefix: prefix[:2])
+    return [
+        PrefixReport(tokens, leaves, hits, list(tree.head(node, head_tokens)))
+        for hits, tokens, leaves, node in best
+    ]

@@ -21,21 +21,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
 
-def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None:
-    """A router's header first (llm-d's, the gateway API's, smg's), then those of Claude Code, OpenCode, Codex
-    and vLLM's clients."""
-    assert SESSION_HEADERS == (
-        "x-llm-d-inference-fairness-id",
-        "x-gateway-inference-fairness-id",
-        "x-smg-routing-key",
-        "x-claude-code-session-id",
-        "x-session-affinity",
-        "session-id",
-        "session_id",
-        "x-session-id",
-    )
-
-
 @given(st.dictionaries(st.sampled_from(SESSION_HEADERS), st.sampled_from(["", "one", "two words"])))
 def test_the_first_header_that_says_something_is_the_session(headers: dict[str, str]) -> None:
     """Empty ones count as absent."""

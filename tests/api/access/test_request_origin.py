@@ -251,5 +251,5 @@ def test_an_absolute_target_names_the_host(target: str, host: str | None, seen: 
     """RFC 9112 3.2.2: it replaces the header, so that a check cannot see another host."""
     headers = [] if host is None else [("host", host)]
     request = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
-    scope = scope_of(request, None, None, {})
+    scope = scope_of(request, None, None)
     assert [value for name, value in scope["headers"] if name == b"host"] == seen

@@ -14,7 +14,6 @@ from trio.testing import trio_test
 from scheduler.config import EngineConfig
 from scheduler.engines.adapters import source_of
 from scheduler.service import Scheduler
-from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.adapter_folders import adapter_folder
@@ -116,28 +115,3 @@ async def test_a_client_cannot_name_an_adapter_s_prefixes_by_a_salt(
         for salt in (f"\0adapter:{source.key}\0", source.key):
             response = await client.post("/v1/chat/completions", json=chat(prompt, cache_salt=salt))
             assert response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("red", {"fine_tune_type": "dora"}, "fine_tune_type is 'dora'"),
-        ("red", {"lora_parameters": {"rank": 0, "scale": 1.0}}, "rank must be"),
-        ("red", {"lora_parameters": {"rank": 4}}, "scale must be"),
-        ("red", {"lora_parameters": {"rank": 4, "scale": float("nan")}}, "scale must be"),
-        ("a:b", {}, "a name has letters"),
-    ],
-)
-def test_what_cannot_be_loaded_is_refused_by_name(
-    tmp_path: Path, name: str, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(AdapterRefused, match=rf"the adapter '{name}' cannot be used.*{message}"):
-        source_of(name, adapter_folder(tmp_path / "a", **changes))
-
-
-def test_a_missing_folder_or_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AdapterRefused, match="is not a folder"):
-        source_of("red", tmp_path / "nowhere")
-    (adapter_folder(tmp_path / "a") / "adapters.safetensors").unlink()
-    with pytest.raises(AdapterRefused, match=r"adapters\.safetensors cannot be read"):
-        source_of("red", tmp_path / "a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import httpx
 import pytest
@@ -17,19 +16,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 _PROMPT = len("<user>hello\n<assistant>")
-
-
-@trio_test
-async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockClock) -> None:
-    """For the same conversation again, `cached_tokens` is all but one token."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        cached = []
-        for _ in range(2):
-            usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
-            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
-            assert usage["prompt_tokens"] == _PROMPT
-        assert cached == [0, _PROMPT - 1]
 
 
 @trio_test
@@ -111,25 +97,6 @@ async def _expect_unavailable(client: httpx.AsyncClient) -> None:
         assert (await client.get("/v1/cache")).status_code == 503
 
 
-@trio_test
-async def test_tenants_may_be_kept_apart(autojump_clock: trio.testing.MockClock) -> None:
-    """With the option, a tenant's prefixes are hit by its own requests only: no timing reveals another
-    tenant's."""
-    expectations: list[tuple[Literal["all", "tenant"], list[int]]] = [
-        ("all", [0, 22, 22]),
-        ("tenant", [0, 0, 22]),
-    ]
-    for sharing, expected in expectations:
-        scheduler = make_scheduler(LoopbackLauncher(), cache_sharing=sharing)
-        async with running(scheduler):
-            cached = []
-            for tenant in ("one", "two", "one"):
-                _, final = await answer(scheduler, dataclasses.replace(ask(), tenant=tenant))
-                assert isinstance(final, Finished)
-                cached.append(final.usage.cached_tokens)
-        assert cached == expected
-
-
 @pytest.mark.parametrize("text", ["hello", "x" * 500])
 @trio_test
 async def test_another_salt_finds_nothing(autojump_clock: trio.testing.MockClock, text: str) -> None:
@@ -145,17 +112,17 @@ async def test_another_salt_finds_nothing(autojump_clock: trio.testing.MockClock
 @trio_test
 async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockClock) -> None:
     """Nothing is answered; the next request finds all but its last token, and what is held is reported until
-    `keep_alive` passes."""
+    `keep_seconds` pass."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
-        warmed = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
+        warmed = await client.post("/v1/cache", json=chat(), params={"keep_seconds": 600})
         assert warmed.json() == {"prompt_tokens": _PROMPT, "cached_tokens": 0, "keep_seconds": 600.0}
         assert (await client.get("/v1/cache")).json()["held_bytes"] > 0
         usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
-        for bad in ("soon", "0", "-1", "8000h"):
-            refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": bad})
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
+        for bad in ("soon", "0", "-1", "604801", "nan"):
+            refused = await client.post("/v1/cache", json=chat(), params={"keep_seconds": bad})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_seconds")
 
 
 @trio_test
@@ -187,21 +154,14 @@ async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.Mock
             assert ((await client.get("/v1/cache")).json()["held_bytes"] > 0) == held
 
 
-@pytest.mark.parametrize(
-    ("kv_cache_bytes", "said"), [(0, "no prefix cache"), (40 * 68, "may be held of the prefix cache")]
-)
+@pytest.mark.parametrize("kv_cache_bytes", [0, 40 * 68])
 @trio_test
-async def test_what_cannot_be_held_is_refused(
-    kv_cache_bytes: int, said: str, autojump_clock: trio.testing.MockClock
+async def test_what_cannot_be_held_is_only_warmed(
+    kv_cache_bytes: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """409 for a time that the operator names, and nothing is held; without one the prompt is warmed, and
-    `keep_seconds` says that it is not held."""
+    """Without a prefix cache, or without room in it: `keep_seconds` says that it is not held."""
     scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=kv_cache_bytes)
     async with running(scheduler), client_of(scheduler) as client:
-        refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "hold_refused")
-        assert refused.json()["error"]["param"] == "keep_alive"
-        assert said in refused.json()["error"]["message"]
         warmed = await client.post("/v1/cache", json=chat())
         assert (warmed.status_code, warmed.json()["keep_seconds"]) == (200, 0.0)
         report = (await client.get("/v1/cache")).json()

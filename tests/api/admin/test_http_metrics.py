@@ -51,17 +51,6 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 
 
 @trio_test
-async def test_vllms_names_are_beside_our_own(autojump_clock: trio.testing.MockClock) -> None:
-    """With the colon, which needs no escape."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
-    async with running(scheduler), client_of(scheduler) as client:
-        await client.post("/v1/chat/completions", json=chat())
-        text = (await client.get("/metrics")).text
-    assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
-
-
-@trio_test
 async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.MockClock) -> None:
     """Each once, at any number of scrapes."""
     assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)

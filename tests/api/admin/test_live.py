@@ -7,14 +7,11 @@ import re
 from typing import Any
 
 import httpx
-import pytest
 import trio.testing
 from fastapi import FastAPI
 from trio.testing import trio_test
 
-from api.admin import live
 from api.admin.live import PAGE, live_routes, snapshot
-from api.answers import sse
 from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import RESUMED
 from scheduler.shared.messages import CacheCounters, Counters
@@ -100,62 +97,6 @@ async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.t
 
 
 @trio_test
-async def test_the_state_is_read_once_for_all_viewers(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fifty viewers, who come at different times, cost what one does, encoding included; each gets every
-    request and every sample once."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    bodies: list[str] = []
-    made = inspected = encoded = 0
-    inspect, name = scheduler.operations.inspect_cache, sse.named
-
-    def counted_event(event: bytes, payload: bytes) -> bytes:
-        nonlocal encoded
-        encoded += event == b"snapshot"
-        return name(event, payload)
-
-    def counted(of: Any) -> dict[str, Any]:
-        nonlocal made
-        made += 1
-        return snapshot(of)
-
-    async def counted_inspection(top: int) -> Any:
-        nonlocal inspected
-        inspected += 1
-        return await inspect(top=top)
-
-    monkeypatch.setattr(live, "snapshot", counted)
-    monkeypatch.setattr(sse, "named", counted_event)
-    monkeypatch.setattr(scheduler.operations, "inspect_cache", counted_inspection)
-    async with running(scheduler) as nursery, client_of(scheduler) as client:
-
-        async def watch() -> None:
-            bodies.append((await client.get("/live")).text)
-
-        for number in range(50):
-            nursery.start_soon(watch)
-            await trio.sleep(0.01 * (number % 5))
-        for _ in range(3):
-            await client.post("/v1/chat/completions", json=chat("hello"))
-            await trio.sleep(3)
-        scheduler.start_drain()
-        await trio.sleep(1)
-    assert len(bodies) == 50
-    assert made < 40
-    # Those who come while the others have a history get it once.
-    assert made <= encoded <= made + 1
-    assert inspected <= 6
-    for body in bodies:
-        snapshots = named(body, "snapshot")
-        assert len({one["id"] for each in snapshots for one in each["recent"]}) == 3
-        assert sum(len(each["recent"]) for each in snapshots) == 3
-        times = [time for each in snapshots for time in each["history"]["time"]]
-        assert times == sorted(set(times))
-        assert named(body, "cache")
-
-
-@trio_test
 async def test_it_says_who_waits_and_why(autojump_clock: trio.testing.MockClock) -> None:
     """By tenant; a request that the engine has says it itself."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=1)
@@ -175,40 +116,6 @@ async def test_it_says_who_waits_and_why(autojump_clock: trio.testing.MockClock)
         ("test-one", ""),
         ("test-two", "slot"),
     ]
-
-
-@trio_test
-async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockClock) -> None:
-    """And each engine's own rows and memory are in its line."""
-    scheduler = make_scheduler(lambda number: LoopbackLauncher(), max_slots=4, engines=2)
-    async with running(scheduler):
-        for name, factor in (("0", 1), ("1", 10)):
-            engine = scheduler.metrics.of_engine(name)
-            engine.slots.set(4)
-            engine.now = Counters(
-                running=factor,
-                kv_bytes=2 * factor,
-                generated_tokens=5 * factor,
-                prefilled_tokens=6 * factor,
-                cache=CacheCounters(kept_bytes=3 * factor, hit_tokens=7 * factor),
-            )
-            engine.kv_budget.set(100)
-            engine.weights_bytes.set(1000)
-            for source in ("grammar", "prediction"):
-                engine.draft_tokens[source].inc(3 * factor)
-                engine.accepted_draft_tokens[source].inc(2 * factor)
-        body = snapshot(scheduler)
-    assert body["slots"] == 8
-    assert body["generated_tokens"] == 55
-    assert (body["draft_tokens"], body["accepted_draft_tokens"]) == (66, 44)
-    assert body["memory"] == {
-        "running_bytes": 22,
-        "prefix_bytes": 33,
-        "budget_bytes": 200,
-        "weights_bytes": 2000,
-    }
-    lines = [(line["engine"], line["running_slots"], line["running_bytes"]) for line in body["engines"]]
-    assert lines == [("0", 1, 2), ("1", 10, 20)]
 
 
 @trio_test

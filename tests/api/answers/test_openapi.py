@@ -40,6 +40,8 @@ OPERATIONS = (
     ("POST", "/v1/rerank"),
     ("POST", "/v2/rerank"),
     ("POST", "/rerank"),
+    ("POST", "/v1/score"),
+    ("POST", "/score"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/responses/{response_id}"),
     ("DELETE", "/v1/responses/{response_id}"),
@@ -74,16 +76,8 @@ OPERATIONS = (
     ("GET", "/v1/cache"),
     ("POST", "/v1/cache"),
     ("DELETE", "/v1/cache"),
-    ("GET", "/v1/engines"),
-    ("POST", "/v1/engines"),
-    ("DELETE", "/v1/engines/{name}"),
 )
-WITHOUT_A_BODY = {"/v1/engines"}
-WITH_A_BODY = [
-    operation
-    for operation in OPERATIONS
-    if operation[0] == "POST" and "{" not in operation[1] and operation[1] not in WITHOUT_A_BODY
-]
+WITH_A_BODY = [operation for operation in OPERATIONS if operation[0] == "POST" and "{" not in operation[1]]
 
 bounded = settings(
     max_examples=examples(4),

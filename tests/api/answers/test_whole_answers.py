@@ -110,19 +110,6 @@ async def test_a_large_answer_is_never_whole_in_memory() -> None:
 
 
 @trio_test
-async def test_a_small_answer_needs_no_thread_and_has_a_length() -> None:
-    offload, parts = InPlace(), list[bytes]()
-    response = PiecedResponse(completion_object("id", 1, "m", answer_of(1, 3), logprobs=True), offload, "")
-    headers = await sent(response, parts.append)
-    text = b"".join(parts)
-    assert int(headers[b"content-length"]) == len(text)
-    assert offload.slices == 0
-    (choice,) = json.loads(text)["choices"]
-    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["<7>"] * 3
-    assert choice["logprobs"]["content"][0]["bytes"] == list(b"<7>")
-
-
-@trio_test
 async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
     """32 KiB of text may be 16,000 values, which take a hundred times longer than one."""
     offload, parts = InPlace(), list[bytes]()

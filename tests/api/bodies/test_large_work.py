@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Iterator
-from queue import Queue
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -60,33 +58,6 @@ def test_work_without_end_does_not_keep_it_off() -> None:
         work.end()
         assert gc.isenabled()
         assert gc.get_count()[0] < len(made)
-
-
-def test_one_return_serves_all_work_that_ends_meanwhile_and_later_work_gets_another() -> None:
-    returned, allowed = Queue[int](), Event()
-    work = LargeWork(lambda: returned.put(1), allowed.wait)
-    for _ in range(2):
-        for _ in range(10):
-            work.return_soon()
-        allowed.set()
-        assert returned.get(timeout=30)
-        allowed.clear()
-    assert returned.empty()
-
-
-def test_work_that_ends_while_memory_is_returned_has_a_return_of_its_own() -> None:
-    """The blocks that it frees may be where the first return has been already."""
-    begun, ends = Queue[int](), Event()
-
-    def give_back() -> None:
-        begun.put(1)
-        assert ends.wait(30)
-
-    work = LargeWork(give_back, lambda: None)
-    for _ in range(2):
-        work.return_soon()
-        assert begun.get(timeout=30)
-    ends.set()
 
 
 def test_each_allocator_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import tracemalloc
-from collections.abc import Iterator
-from copy import copy
 from typing import Any
 
 import pytest
@@ -16,12 +14,10 @@ from starlette.types import Message
 from trio.testing import trio_test
 
 from api.served_models import ServedModels
-from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.bodies.test_media import PNG, encoded, url
 from tests.api.client import MODEL, app_of, chat, client_of
 from tests.api.dialects.test_chat_tools import HERMES
-from tests.api.test_agents import SAID, captured
-from tests.examples import some
+from tests.api.test_agents import SAID
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -181,44 +177,6 @@ def test_each_part_is_a_line_of_its_own(path: str) -> None:
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def with_junk(value: Any) -> Iterator[Any]:
-    """`value` with each part of it replaced by each piece of junk."""
-    yield from some(JUNK)
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, inner in items:
-        for changed in with_junk(inner):
-            copied = copy(value)
-            copied[name] = changed
-            yield copied
-
-
-@pytest.mark.parametrize("path", GOLDEN)
-def test_junk_in_a_part_is_accepted_or_refused(path: str) -> None:
-    """By its dialect's error, and nothing breaks."""
-    parts = {
-        "/v1/chat/completions": CHAT["messages"][0]["content"],
-        "/v1/responses": RESPONSES["input"][0]["content"],
-        "/v1/messages": ANTHROPIC["messages"][0]["content"],
-    }[path]
-    field = "input" if path == "/v1/responses" else "messages"
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        scheduler = make_scheduler(Playback(""), answer_format=HERMES)
-        async with running(scheduler), client_of(scheduler) as client:
-            for part in parts:
-                for junk in with_junk(part):
-                    body = {"max_tokens": 9, field: [{"role": "user", "content": [junk]}]}
-                    if path == "/v1/responses":
-                        body["max_output_tokens"] = body.pop("max_tokens")
-                    content = json.dumps(body).encode()
-                    headers = {"content-type": "application/json"}
-                    response = await client.post(path, content=content, headers=headers)
-                    assert response.status_code in (200, 400), response.text
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 @trio_test
 async def test_tokenize_counts_the_line(autojump_clock: trio.testing.MockClock) -> None:
     """As the completion does."""
@@ -226,62 +184,6 @@ async def test_tokenize_counts_the_line(autojump_clock: trio.testing.MockClock) 
     async with running(scheduler), client_of(scheduler) as client:
         counted = await client.post("/tokenize", json={"messages": CHAT["messages"][:1]})
     assert counted.json()["count"] == len(CHAT_PROMPT.split("<assistant>")[0].encode() + b"<assistant>")
-
-
-def with_screenshot(agent: str) -> Any:
-    """The agent's own body, whose tool's result is a screenshot, as its API has one."""
-    body = captured(agent)["body"]
-    match agent:
-        case "claude_code":
-            body["messages"][-1]["content"][0]["content"] = [PICTURE]
-        case "codex":
-            body["input"][-1]["output"] = [{"type": "input_image", "image_url": url(PNG)}]
-        case _:
-            body["messages"][-1]["content"] = [{"type": "image_url", "image_url": {"url": url(PNG)}}]
-    return body
-
-
-AFTER: dict[str, list[dict[str, Any]]] = {
-    "claude_code": [
-        {"role": "assistant", "content": [{"type": "text", "text": SAID}]},
-        {"role": "user", "content": "Thank you."},
-    ],
-    "codex": [{"role": "assistant", "content": SAID}, {"role": "user", "content": "Thank you."}],
-}
-
-
-def cached_tokens(usage: dict[str, Any]) -> int:
-    """In any dialect."""
-    if "cache_read_input_tokens" in usage:
-        return int(usage["cache_read_input_tokens"])
-    details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
-    return int(details["cached_tokens"])
-
-
-@pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode", "qwen_code"])
-def test_an_agent_goes_on_after_a_screenshot(agent: str) -> None:
-    """Its turn is answered, and so is the next one, which finds all of the first in the prefix cache."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        sent, body = captured(agent), with_screenshot(agent)
-        launcher = Playback(SAID)
-        scheduler = make_scheduler(launcher, answer_format=HERMES, kv_cache_bytes=1 << 30)
-        async with running(scheduler), client_of(scheduler) as client:
-            field = "input" if "input" in body else "messages"
-            body["stream"] = False
-            body.pop("stream_options", None)
-            for more in ([], AFTER.get(agent, AFTER["codex"])):
-                body[field].extend(more)
-                response = await client.post(sent["path"], headers=sent["headers"], json=body)
-                assert response.status_code == 200, response.text
-            await scheduler.wait_idle()
-        first, second = (bytes(submit.prompt.tolist()) for submit in launcher.submits)
-        assert IMAGE in first.decode()
-        assert second.startswith(first)
-        assert cached_tokens(response.json()["usage"]) >= len(first)
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @trio_test

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Event
-from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -13,7 +12,6 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.bodies import worker_threads
 from api.bodies.worker_threads import FairLimiter, WorkerThreads
 from scheduler.offload import Lane
 
@@ -57,31 +55,6 @@ def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves
                 second.may_end.set()
 
     trio.run(main)
-
-
-def test_the_collector_is_off_while_large_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And hears of its end."""
-    heard = list[str]()
-    work = SimpleNamespace(begin=lambda: heard.append("begin"), end=lambda: heard.append("end"))
-    monkeypatch.setattr(worker_threads, "LARGE_WORK", work)
-
-    async def main() -> None:
-        threads = WorkerThreads()
-        await threads(lambda: heard.append("plain"))
-        await in_large_thread(threads, lambda: heard.append("large"))
-
-    trio.run(main)
-    assert heard == ["plain", "begin", "large", "end"]
-
-
-def test_what_large_work_raises_reaches_its_client() -> None:
-    """Usually a refusal."""
-
-    def refuse() -> None:
-        raise ValueError("too long")
-
-    with pytest.raises(ValueError, match="too long"):
-        trio.run(in_large_thread, WorkerThreads(), refuse)
 
 
 def test_a_library_s_panic_is_the_request_s_alone() -> None:

@@ -10,11 +10,9 @@ import click
 import httpx
 import pytest
 
-from api.cli import chat
-from api.cli.chat import Piece, _answer, _question, stream
+from api.cli.chat import Piece, _question, stream
 from api.cli.errors import OperatorError
 from api.cli.running_server import ListedModel, RunningServer
-from tests.api.cli.stand_in import standing_in
 
 SERVER = RunningServer("http://127.0.0.1:9", "k", (ListedModel("tiny"),), is_penstock=True)
 ASK = [{"role": "user", "content": "hi"}]
@@ -65,34 +63,6 @@ def test_text_and_thinking_come_in_their_order() -> None:
 def test_a_failure_is_an_error_of_the_command(status: int, body: bytes, says: str) -> None:
     with pytest.raises(OperatorError, match=says):
         streamed(body, status)
-
-
-def test_an_answer_has_a_bound_unless_the_user_sets_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The client's own: beside a long prompt the server would refuse one in the body."""
-    monkeypatch.setattr(chat, "MOST_PIECES", 3)
-    with standing_in() as server:
-        endless = [{"role": "user", "content": "forever"}]
-        found = RunningServer(server.url, None, (ListedModel("tiny"),), is_penstock=True)
-        assert _answer(found, {}, endless, goes_on=False) == "word word word "
-        assert server.hung_up.wait(60)
-        assert "the answer is cut" in capsys.readouterr().err
-        assert "max_tokens" not in server.bodies[0]
-
-
-def test_what_came_of_a_cut_answer_stays_in_the_conversation(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def cut(*_: object) -> Any:
-        yield Piece("text", "half")
-        raise OperatorError("lost")
-
-    monkeypatch.setattr(chat, "stream", cut)
-    assert _answer(SERVER, {}, ASK, goes_on=True) == "half"
-    assert capsys.readouterr() == ("half\n", "penstock: lost\n")
-    with pytest.raises(OperatorError, match="lost"):
-        _answer(SERVER, {}, ASK, goes_on=False)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ STAGES = {
     "bench scenarios": "loadtests.scenario.shipped",
     "chat hello": "api.cli.chat.address",
     "doctor": "api.cli.doctor.command.gather",
-    "launch claude": "api.cli.launch.command.address",
+    "launch claude": "api.cli.launch.command._executable",
     "models": "api.cli.models.disk_models.find",
     "pull owner/small": "api.cli.models.pull.disk_models.hub_cache",
     "service status": "api.cli.service.subprocess.run",

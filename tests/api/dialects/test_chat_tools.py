@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from tests.api.client import chat, client_of, events
 from tests.fakes.playback import Playback
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.notations import WRITTEN, Written, form
+from tests.scheduler.answer.notations import form
 
 HERMES = form("json_tools", "think")
 SAID = (
@@ -69,24 +68,6 @@ def joined(chunks: list[Any], choice: int = 0) -> dict[str, Any]:
 
 
 @trio_test
-async def test_a_whole_answer_has_content_reasoning_and_calls(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """Each in its field, arguments as JSON text, and the finish reason is "tool_calls"."""
-    status, body = await ask(SAID)
-    (choice,) = body["choices"]
-    message = choice["message"]
-    (call,) = message["tool_calls"]
-    assert status == 200
-    assert choice["finish_reason"] == "tool_calls"
-    assert (message["content"], message["reasoning_content"]) == ("I look.", "why")
-    assert call["id"].startswith("call_")
-    assert (call["type"], call["function"]["name"]) == ("function", "get_time")
-    assert json.loads(call["function"]["arguments"]) == {"zone": "UTC"}
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("\nwhy\n")
-
-
-@trio_test
 async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.testing.MockClock) -> None:
     """Null, as in OpenAI's API."""
     _, body = await ask(SAID.split("I look.\n")[1])
@@ -115,50 +96,6 @@ async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.Mock
     assert all(chunk["choices"][0]["logprobs"] is None for chunk in chunks)
 
 
-@pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])
-def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
-    """The deltas join to the whole message, which is what the model meant."""
-    if written.in_reasoning:
-        return  # Opened by the prompt, which the stand-in's template does not do.
-    names = ("get_weather", "get_time") if written.form.notation else ()
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        _, scheduler = serving(written.raw, answer_format=written.form)
-        async with running(scheduler), client_of(scheduler) as client:
-            _, whole = await post(client, tools=tools)
-            _, chunks = await post(client, tools=tools, stream=True)
-            await scheduler.wait_idle()
-        message = whole["choices"][0]["message"]
-        streamed = joined(chunks[:-1])
-        assert (message["content"] or "") == streamed["content"] == written.text
-        assert message.get("reasoning_content", "") == streamed["reasoning_content"] == written.reasoning
-        names = [call["function"]["name"] for call in streamed["tool_calls"]]
-        assert names == [name for name, _ in written.calls]
-        functions = [call["function"] for call in message.get("tool_calls", [])]
-        assert functions == [call["function"] for call in streamed["tool_calls"]]
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-@trio_test
-async def test_a_call_that_cannot_be_read_is_text_with_a_mark(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """No error: the model's failure, of which the client's next request may speak."""
-    said = "ok <tool_call>get the time</tool_call> and so on"
-    status, body = await ask(said)
-    (choice,) = body["choices"]
-    assert (status, choice["message"]["content"]) == (200, said)
-    assert (choice["finish_reason"], choice["penstock"]) == ("stop", {"malformed_tool_call": True})
-    status, chunks = await ask(said, stream=True)
-    *chunks, done = chunks
-    assert (status, done, joined(chunks)["content"]) == (200, "[DONE]", said)
-    last = chunks[-1]["choices"][0]
-    assert (last["finish_reason"], last["penstock"]) == ("stop", {"malformed_tool_call": True})
-
-
 @trio_test
 async def test_a_call_cut_off_by_max_tokens_ends_with_length(autojump_clock: trio.testing.MockClock) -> None:
     """Not an error: the client asked for no more tokens."""
@@ -178,20 +115,6 @@ async def test_one_call_at_a_time_ends_the_row_after_the_first(
     assert len(body["choices"][0]["message"]["tool_calls"]) == 1
     assert body["choices"][0]["finish_reason"] == "tool_calls"
     assert body["usage"]["completion_tokens"] <= len(call)
-
-
-@trio_test
-async def test_with_tool_choice_none_no_tool_is_offered_and_no_call_is_read(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """The prompt has no tools."""
-    launcher, scheduler = serving("no call", "no call")
-    async with running(scheduler), client_of(scheduler) as client:
-        for choice in ("auto", "none"):
-            await client.post("/v1/chat/completions", json=chat(tools=TOOLS, tool_choice=choice))
-    with_tools, without = (bytes(submit.prompt.tolist()) for submit in launcher.submits)
-    assert b"<tool>get_time" in with_tools
-    assert b"<tool>" not in without
 
 
 @trio_test

@@ -136,8 +136,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"best_of": 3, "n": 2}, "best_of", "not supported here"),
     ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
     ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "with echo: true it needs"),
-    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
-    ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
     ({"min_tokens": 17}, "min_tokens", "at most"),
     ({"messages": [], "prompt": None}, "prompt", "required"),
     ({"prompt": None}, "prompt", "required"),

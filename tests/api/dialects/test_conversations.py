@@ -21,8 +21,7 @@ from tests.api.client import client_of, refused
 from tests.api.dialects.test_background import slow, status
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.api.dialects.test_official_dialects import FUNCTION, gpt
-from tests.api.dialects.test_stored_items import PICTURE, prompts
-from tests.api.transcripts import named_events
+from tests.api.dialects.test_stored_items import prompts
 from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
@@ -91,41 +90,6 @@ async def test_the_official_client_has_a_conversation(autojump_clock: trio.testi
     assert "Be kind." not in after, "instructions are of one response"
     for word in ("<user>a\n<user>b", "I look.", "12"):
         assert word in after
-
-
-@trio_test
-async def test_items_are_added_and_deleted(autojump_clock: trio.testing.MockClock) -> None:
-    """What is deleted is not in the next prompt, and the ids of what stays are what they were, also where a
-    client's own id is there twice."""
-    launcher = Playback("one", "two")
-    async with running(scheduler := make_scheduler(launcher)), gpt(scheduler) as client:
-        talk = await client.conversations.create()
-        assert not (await client.conversations.items.list(talk.id)).data
-        image: Any = {"type": "input_image", "image_url": PICTURE, "detail": "auto"}
-        picture: Any = {"role": "user", "content": [{"type": "input_text", "text": "b"}, image]}
-        own: Any = {"type": "message", "id": "msg_own", "role": "user", "content": "c"}
-        added: list[Any] = list(
-            (await client.conversations.items.create(talk.id, items=[user("a"), picture, own])).data
-        )
-        twice: list[Any] = list((await client.conversations.items.create(talk.id, items=[own])).data)
-        await client.responses.create(model="tiny", conversation=talk.id, input="d")
-        before: list[Any] = [item async for item in client.conversations.items.list(talk.id, order="asc")]
-        assert before[:4] == [*added, *twice]
-        assert len({item.id for item in before}) == 6
-        for item in (added[0], added[2], before[5]):
-            assert await client.conversations.items.delete(item.id, conversation_id=talk.id) == talk
-        left = [item async for item in client.conversations.items.list(talk.id, order="asc")]
-        assert left == [before[1], before[3], before[4]]
-        with pytest.raises(openai.NotFoundError):
-            await client.conversations.items.delete(added[0].id, conversation_id=talk.id)
-        reference: Any = {"type": "item_reference", "id": before[1].id}
-        await client.responses.create(model="tiny", conversation=talk.id, input=[reference])
-    first, second = prompts(launcher)
-    assert first.startswith("<user>a\n<user>b\n[image, ")
-    assert second.count("<user>b\n[image:") == 2
-    assert second.count("<user>c\n<user>d") == 1
-    assert "<user>a" not in second
-    assert "one" not in second
 
 
 @given(st.data())
@@ -331,19 +295,3 @@ async def test_its_bounds_are_the_stores(autojump_clock: trio.testing.MockClock)
     ):
         answer = await client.post("/v1/conversations", json={})
         assert (answer.status_code, "stores no conversations" in answer.text) == (400, True)
-
-
-@trio_test
-async def test_it_is_counted_and_compacted(autojump_clock: trio.testing.MockClock) -> None:
-    """Without a change to it."""
-    launcher = Playback("They said a.", "ok")
-    async with running(scheduler := make_scheduler(launcher)), client_of(scheduler) as client:
-        talk = await made(client, "a")
-        body = {"input": "b", "conversation": talk}
-        counted = (await client.post("/v1/responses/input_tokens", json=body)).json()["input_tokens"]
-        short = (await client.post("/v1/responses/compact", json=body)).json()
-        assert await texts(client, talk) == ["a"]
-        stream = await client.post("/v1/responses", json={**body, "stream": True})
-        used = named_events(stream.text)[-1]["response"]["usage"]["input_tokens"]
-    assert counted == used
-    assert [item["type"] for item in short["output"]] == ["message", "message", "compaction"]

@@ -110,6 +110,7 @@ FLAT = [{"type": "function", "name": name, "parameters": {"type": "object"}} for
 CHOICES = [
     ({"type": "auto"}, True, False),
     ({"type": "none"}, False, False),
+    ("none", False, False),
     ({"type": "any"}, True, True),
     ("any", True, True),
     ({"type": "required"}, True, True),

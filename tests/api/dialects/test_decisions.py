@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from typing import Any
 
 import httpx
 import pytest
+import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,8 @@ from trio.testing import trio_test
 
 from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
 from scheduler.engine.scripted_answers import digest, scripted_labels
-from scheduler.request import ChatPrompt, Message, Reasoning
-from tests.api.client import client_of, refused
+from scheduler.request import ChatPrompt, Message
+from tests.api.client import chat, client_of, refused
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
@@ -44,13 +46,13 @@ def expected(question: Question, *messages: Message) -> Distribution:
     """What the scripted engine makes of the question."""
     tokenizer = ByteTokenizer()
     state = messages or ({"role": "user", "content": STATE},)
-    prompt = ChatPrompt(asked(state, question), reasoning=Reasoning(enabled=False))
-    ids = tokenizer.encode(tokenizer.render(prompt))
-    vectors = [
-        scripted_labels(digest([*ids, *tokenizer.encode(read.begun)]), len(read.labels))
-        for read in question.reads()
-    ]
-    return question.probabilities(vectors)
+    vectors = []
+    for read in question.reads():
+        prompt = asked(state, question, read).prompt
+        assert isinstance(prompt, ChatPrompt)
+        ids = tokenizer.encode(tokenizer.render(prompt))
+        vectors.append(scripted_labels(digest([*ids, *tokenizer.encode(read.begun)]), len(read.labels)))
+    return question.probabilities(iter(vectors))
 
 
 @trio_test
@@ -191,6 +193,73 @@ def test_what_cannot_be_asked_is_refused_by_its_place(body: dict[str, Any], fiel
     assert field in refused("/v1/decisions", body)["message"]
 
 
+@trio_test
+async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.MockClock) -> None:
+    """vLLM's `cache_salt`; without one, with all that have none."""
+    scheduler, cached = make_scheduler(LoopbackLauncher(), kv_cache_bytes=1 << 20), []
+    async with running(scheduler), client_of(scheduler) as client:
+        for salt in ("a", None, "b", "a"):
+            body = {"input": STATE, "questions": [PREDICATE], "cache_salt": salt}
+            usage = (await client.post("/v1/decisions", json=body)).json()["usage"]
+            cached.append(usage["input_tokens_details"]["cached_tokens"] > 0)
+    assert cached == [False, False, False, True]
+
+
+ODD = ["", " ", "\u202eabc", "é\u0301", "כן", "不", "🙂" * 300, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
+
+
+@trio_test
+async def test_values_of_any_script_come_back_as_they_are(autojump_clock: trio.testing.MockClock) -> None:
+    """Labels stand for them: none is a token that the model must know."""
+    choices = [{"value": value or "-"} for value in ODD]
+    levels = [{"label": value or "-"} for value in (*ODD, *ODD)]
+    body = {
+        "input": STATE,
+        "questions": [
+            {**CHOICE, "choices": choices},
+            {"type": "score", "instructions": "q", "levels": levels},
+        ],
+    }
+    choice, score = (await post(body)).json()["answers"]
+    assert [one["value"] for one in choice["probabilities"]] == [one["value"] for one in choices]
+    assert [one["label"] for one in score["probabilities"]] == [one["label"] for one in levels]
+
+
+LONG = {**CHOICE, "choices": [{"value": f"{at} {'x' * 165}"} for at in range(255)]}
+EMPTY = {"q": {"type": "choice", "criteria": {"": ""}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("decisions", {"input": "x" * 50_000, "questions": [PREDICATE] * 400}, "maximum context length"),
+        ("decisions", {"input": "x", "questions": [PREDICATE, LONG]}, "maximum context length"),
+        ("decisions", {"input": "x", "questions": [LONG] * 400}, "more than 65536 objects"),
+        ("systemone", {"state": ["x" * 50_000], "questions": {"q": {"type": "noul"}}}, "context length"),
+        ("systemone", {"state": "x", "questions": EMPTY}, "at least 1 character"),
+    ],
+)
+@trio_test
+async def test_a_hostile_body_is_a_400_and_holds_nobody_up(
+    path: str, body: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """States and questions beyond the context. A chat beside it is answered."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    content, headers = json.dumps(body), {"content-type": "application/json"}
+    async with running(scheduler), client_of(scheduler) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(answered, client)
+        response = await client.post(f"/v1/{path}", content=content, headers=headers)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert words in error["message"]
+        assert (error["param"] == next(iter(body))) == ("context" in words)
+        await scheduler.wait_idle()
+
+
+async def answered(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/v1/chat/completions", json=chat(max_tokens=4))).status_code == 200
+
+
 def test_pictures_are_refused_by_name() -> None:
     body = {"state": "x", "images": ["data:image/png;base64,AAAA"], "questions": {"q": {"type": "noul"}}}
     assert refused("/v1/systemone", body)["param"] == "images"
@@ -199,7 +268,7 @@ def test_pictures_are_refused_by_name() -> None:
 @given(st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=26))
 def test_probabilities_add_up_and_their_statistics_stay_within_bounds(logarithms: list[float]) -> None:
     question = Question("q", tuple(Option(str(at)) for at in range(len(logarithms))))
-    found = question.probabilities([struct.pack(f"<{len(logarithms)}f", *logarithms)])
+    found = question.probabilities(iter([struct.pack(f"<{len(logarithms) + 1}f", *logarithms, 0.0)]))
     assert math.fsum(found.shares) == pytest.approx(1.0)
     assert found.shares[found.best] == max(found.shares)
     assert 0 <= found.position <= len(logarithms) - 1

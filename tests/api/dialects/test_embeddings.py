@@ -13,27 +13,22 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from api.dialects.embeddings.encode import numbers
 from api.dialects.embeddings.schema import MAX_INPUTS
+from api.dialects.readings import numbers
 from api.served_models import ServedModel
 from scheduler.engine.scripted_answers import digest, scripted_vector
-from scheduler.events import Finished, FinishReason
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.request import GenerationRequest, TextPrompt
 from scheduler.service import Scheduler
-from scheduler.shared.messages import ScriptedPlan
 from scheduler.shared.pooling import Pooler
 from tests.api.client import chat, client_of
 from tests.fakes.byte_tokenizer import EOS
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import Events, make_scheduler, running
+from tests.fakes.scheduling import make_scheduler, running
 
-EMBEDDER = Embedder(Pooler("embedding"), 16, prompts={"query": "Query: ", "document": ""}, matryoshka=(4, 8))
+EMBEDDER = Embedder(Pooler(), 16, prompts={"query": "Query: ", "document": ""}, matryoshka=(4, 8))
 CONTEXT = 400
 FOLDER = ModelFolder(Path("none"), 8192, CONTEXT, frozenset({EOS}), embedder=EMBEDDER)
 JSON = {"content-type": "application/json"}
@@ -42,9 +37,6 @@ MODEL = ServedModel(("tiny",), created=1_700_000_000, context_tokens=CONTEXT, em
 
 def embedding_scheduler(embedder: Embedder = EMBEDDER, **options: Any) -> Scheduler:
     return make_scheduler(LoopbackLauncher(), folder=replace(FOLDER, embedder=embedder), **options)
-
-
-TEXT = "a text"
 
 
 async def post(body: dict[str, Any], embedder: Embedder = EMBEDDER) -> httpx.Response:
@@ -98,12 +90,6 @@ async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock
         assert array("f", base64.b64decode(other["embedding"])).tolist() == one["embedding"]
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False)))
-@settings(deadline=None, derandomize=True)
-def test_a_float32_is_written_exactly(values: list[float]) -> None:
-    assert numbers(array("f", values).tobytes()) == values
-
-
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -119,9 +105,9 @@ def test_a_float32_is_written_exactly(values: list[float]) -> None:
         (
             {"input": "x" * CONTEXT},
             "input",
-            f"context length is {CONTEXT} tokens. However, a text has {CONTEXT + 1} tokens",
+            f"context length is {CONTEXT} tokens. However, your request has {CONTEXT + 1} input tokens",
         ),
-        ({"input": "x" * 9000}, "input", "a text has at least 4096 tokens"),
+        ({"input": "x" * 9000}, "input", "your request has at least 4096 input tokens"),
         ({"input": ["a"] * (MAX_INPUTS + 1)}, "input", f"at most {MAX_INPUTS}"),
         ({"input": "a", "dimensions": 5}, "dimensions", "4 or 8 or 16"),
         ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
@@ -199,6 +185,8 @@ async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing
         ("/v1/responses", {"input": "a"}),
         ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}),
         ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+        ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [7]}),
     ],
 )
 @trio_test
@@ -232,18 +220,4 @@ async def test_models_say_what_they_are_for(autojump_clock: trio.testing.MockClo
     async with running(scheduler), client_of(scheduler, model=MODEL) as client:
         (listed,) = (await client.get("/v1/models")).json()["data"]
     assert (listed["task"], listed["dimensions"]) == ("embedding", 16)
-
-
-@trio_test
-async def test_a_vector_is_the_schedulers_own_event_too(autojump_clock: trio.testing.MockClock) -> None:
-    """The final event has it, and the usage counts the prompt alone."""
-    scheduler = embedding_scheduler(plan=ScriptedPlan(step_seconds=0.01))
-    async with running(scheduler):
-        request = GenerationRequest("test", TextPrompt(TEXT), kind="embedding", max_tokens=0)
-        async with scheduler.stream(request) as stream:
-            events = [event async for event in Events(stream)]
-    end = events[-1]
-    assert isinstance(end, Finished)
-    assert end.vector == scripted_vector(digest(text_tokens(TEXT)), 0)
-    assert (end.usage.prompt_tokens, end.usage.output_tokens) == (len(TEXT) + 1, 0)
-    assert end.reason is FinishReason.STOP
+    assert listed["supported_endpoints"] == ["/v1/embeddings"]

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import trio.testing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER, UnknownFields
@@ -16,7 +14,6 @@ from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.foreign import MAX_LINE_CHARACTERS
 from scheduler.request import ChatPrompt
 from tests.api.client import client_of
-from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.notations import form
@@ -135,73 +132,3 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
     offered = prompt_of(messages=body["messages"], tools=tools).offered_tools
     assert [tool.name for tool in offered] == ["f", "bash", "edit", "memory", "h"]
     assert all("command" in tool.parameters["properties"] for tool in offered[1:4])
-
-
-EMPTIES: list[Any] = [None, [], "", [None], [""], ["a"], [{"type": "text"}], [{"type": "text", "text": None}]]
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["content", "text", "name", "input", "tool", "url", "cache_control2"]),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=8,
-)
-_MEMBERS = st.sampled_from(["content", "text", "name", "input", "extra"])
-_FOREIGN = st.builds(
-    lambda kind, members: {**members, "type": kind},
-    st.sampled_from(["next_year", "x y", ""]),
-    st.dictionaries(_MEMBERS, _JSON, max_size=4),
-)
-_KNOWN = st.sampled_from(
-    [
-        {"type": "tool_use"},
-        {"type": "tool_use", "id": None, "name": "", "input": None, "caller": {"type": "next_year"}},
-        {"type": "tool_use", "id": "", "name": "f", "input": '{"a": 1}'},
-        {"type": "tool_use", "id": "1", "name": "f", "input": "not json"},
-        {"type": "thinking"},
-        {"type": "redacted_thinking", "data": None},
-        {"type": "text", "text": "a", "citations": [{"type": "next_year"}], "extra": {"a": 1}},
-    ]
-)
-
-
-@given(blocks=st.lists(_FOREIGN | _KNOWN | st.none() | st.text(max_size=3), max_size=5))
-@settings(max_examples=examples(300))
-def test_whatever_a_history_holds_is_no_mistake(blocks: list[Any]) -> None:
-    """Next year's types, empty and null members, arguments that are no object."""
-    unknown = UnknownFields()
-    body = {"max_tokens": 4, "messages": turns("assistant", blocks)}
-    with unknown.noting():
-        read = MessagesRequest.model_validate(body)
-    prompt = generation_request(read).prompt
-    assert isinstance(prompt, ChatPrompt)
-    assert prompt.messages[-1] == {"role": "user", "content": "and now?"}
-    kinds = {block["type"] for block in blocks if isinstance(block, dict)} - {
-        "tool_use",
-        "thinking",
-        "redacted_thinking",
-        "text",
-    }
-    assert len([name for name in unknown.named(body) if name.count("[]") == 2]) >= len(kinds)
-
-
-@pytest.mark.parametrize("content", EMPTIES, ids=str)
-@pytest.mark.parametrize("role", ["user", "assistant", "system"])
-def test_an_empty_message_is_one(role: str, content: Any) -> None:
-    assert prompt_of(messages=turns(role, content)).messages
-
-
-def test_a_tools_result_may_be_empty() -> None:
-    results: list[dict[str, Any]] = [
-        {},
-        {"content": None},
-        {"content": []},
-        {"tool_use_id": None, "content": ""},
-    ]
-    for result in results:
-        messages = turns("user", [{"type": "tool_result", **result}])
-        assert any(message["role"] == "tool" for message in prompt_of(messages=messages).messages)

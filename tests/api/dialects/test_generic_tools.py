@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import trio.testing
 from trio.testing import trio_test
 
-from api.served_models import ServedModel
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, tool_syntax
 from tests.api.client import client_of
 from tests.api.dialects.test_chat_tools import TOOLS, ask, joined, serving
@@ -24,20 +22,6 @@ IMAGINED = f"{CALL}\n<tool_response>\n12:00\n</tool_response>\nIt is noon."
 
 async def generic(*texts: str, **fields: Any) -> tuple[int, Any]:
     return await ask(*texts, answer_format=GENERIC, **fields)
-
-
-@trio_test
-async def test_calls_are_read_whole_and_streamed(autojump_clock: trio.testing.MockClock) -> None:
-    """Text before them, several of them, arguments as JSON text."""
-    said = f"I look.\n{CALL}\n{CALL}"
-    _, whole = await generic(said)
-    _, chunks = await generic(said, stream=True)
-    message, streamed = whole["choices"][0]["message"], joined(chunks[:-1])
-    assert message["content"] == streamed["content"] == "I look."
-    assert whole["choices"][0]["finish_reason"] == "tool_calls"
-    functions = [call["function"] for call in message["tool_calls"]]
-    assert functions == [call["function"] for call in streamed["tool_calls"]]
-    assert [json.loads(function["arguments"]) for function in functions] == [{"zone": "UTC"}] * 2
 
 
 @trio_test
@@ -110,11 +94,3 @@ async def test_without_a_reader_of_calls_tools_are_refused(autojump_clock: trio.
     status, body = await ask("x", answer_format=PLAIN)
     assert (status, body["error"]["param"]) == (400, "tools")
     assert "--tool-parser none" in body["error"]["message"]
-
-
-def test_the_list_of_models_says_which() -> None:
-    """Beside what else clients read there."""
-    model = ServedModel(("tiny",), created=1_700_000_000, context_tokens=40960, tool_calls="generic")
-    served = model.find("tiny", make_scheduler(Playback("")))
-    assert served is not None
-    assert model.listing(served)["tool_calls"] == "generic"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,14 +11,13 @@ import openai
 import pytest
 import trio
 import trio.testing
-from openai.lib.streaming.chat import ChunkEvent
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from trio.testing import trio_test
 
 from api.served_models import ServedModel, ServedModels
 from scheduler.service import Scheduler
 from tests.api.client import MODEL, app_of
-from tests.api.dialects.test_chat_tools import HERMES, SAID
+from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.dialects.test_embeddings import MODEL as EMBEDDER_MODEL
 from tests.api.dialects.test_embeddings import embedding_scheduler, text_tokens, vector
 from tests.fakes.playback import Playback
@@ -51,52 +49,6 @@ async def official(scheduler: Scheduler, model: ServedModel = MODEL) -> AsyncIte
         ) as client,
     ):
         yield client
-
-
-@trio_test
-async def test_a_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
-    """Ask, receive a call, send the client's own message object back with the result, receive the answer."""
-    launcher = Playback(SAID, "It is noon.")
-    scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), official(scheduler) as client:
-        first = await client.chat.completions.create(model="tiny", messages=[USER], tools=[TOOL])
-        message = first.choices[0].message
-        assert message.tool_calls is not None
-        (call,) = message.tool_calls
-        assert call.type == "function"
-        assert json.loads(call.function.arguments) == {"zone": "UTC"}
-        # As frameworks do it: the parsed object, dumped with all its nulls.
-        said: Any = message.model_dump()
-        result: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": "12:00"}
-        second = await client.chat.completions.create(
-            model="tiny", messages=[USER, said, result], tools=[TOOL]
-        )
-    assert second.choices[0].message.content == "It is noon."
-    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt.tolist())
-
-
-@trio_test
-async def test_the_clients_own_accumulator_reads_our_stream(autojump_clock: trio.testing.MockClock) -> None:
-    """`client.chat.completions.stream` raises on deltas that do not match each other."""
-    scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
-    async with (
-        running(scheduler),
-        official(scheduler) as client,
-        client.chat.completions.stream(
-            model="tiny", messages=[USER], tools=[TOOL], stream_options={"include_usage": True}
-        ) as stream,
-    ):
-        kinds = [event.type async for event in stream if not isinstance(event, ChunkEvent)]
-        final = await stream.get_final_completion()
-    message = final.choices[0].message
-    assert message.content == "I look."
-    assert message.tool_calls is not None
-    assert json.loads(message.tool_calls[0].function.arguments) == {"zone": "UTC"}
-    assert final.choices[0].finish_reason == "tool_calls"
-    assert final.usage is not None
-    assert final.usage.completion_tokens_details is not None
-    assert final.usage.completion_tokens_details.reasoning_tokens
-    assert kinds.index("content.delta") < kinds.index("tool_calls.function.arguments.delta")
 
 
 @trio_test

@@ -78,30 +78,6 @@ async def gpt(
 
 
 @trio_test
-async def test_a_claude_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
-    """Ask, receive a call, send the content back with the result, receive the answer; reasoning included."""
-    launcher = Playback(SAID, "It is noon.")
-    scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), claude(scheduler) as client:
-        first = await client.messages.create(model="tiny", max_tokens=500, messages=[ASK], tools=[TOOL])
-        call = first.content[-1]
-        assert call.type == "tool_use"
-        assert (first.stop_reason, call.input) == ("tool_use", {"zone": "UTC"})
-        said: Any = {"role": "assistant", "content": first.content}
-        result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "12:00"}
-        second = await client.messages.create(
-            model="tiny",
-            max_tokens=500,
-            messages=[ASK, said, {"role": "user", "content": [result]}],
-            tools=[TOOL],
-        )
-        assert second.content[0].type == "text"
-        assert second.content[0].text == "It is noon."
-        assert (second.stop_reason, second.usage.cache_read_input_tokens) == ("end_turn", 0)
-    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt.tolist())
-
-
-@trio_test
 async def test_claude_streams_what_it_creates(autojump_clock: trio.testing.MockClock) -> None:
     """The client's accumulation of the events equals the whole message."""
     scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
@@ -235,36 +211,3 @@ async def test_responses_with_a_tool_and_its_result(autojump_clock: trio.testing
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(second.id)
     assert launcher.submits[1].prompt == launcher.submits[2].prompt
-
-
-@trio_test
-async def test_responses_stream_what_they_create(autojump_clock: trio.testing.MockClock) -> None:
-    """The client checks the order: its accumulation fails on an event in the wrong place."""
-    scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
-    async with running(scheduler), gpt(scheduler) as client:
-        whole = await client.responses.create(model="tiny", input=[ASK], tools=[FUNCTION])
-        async with client.responses.stream(model="tiny", input=[ASK], tools=[FUNCTION]) as stream:
-            kinds = [event.type async for event in stream]
-            final = await stream.get_final_response()
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == "response.completed"
-    assert final.output_text == whole.output_text == "I look."
-    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
-    assert final.usage == whole.usage
-
-
-@trio_test
-async def test_completions_of_several_prompts(autojump_clock: trio.testing.MockClock) -> None:
-    """Whole and streamed, of texts and of token ids."""
-    scheduler = make_scheduler(Playback("one", "two"), max_slots=1)
-    async with running(scheduler), gpt(scheduler) as client:
-        whole = await client.completions.create(model="tiny", prompt=["a", "b"], max_tokens=9, echo=True)
-        assert [choice.text for choice in whole.choices] == ["aone", "btwo"]
-    scheduler = make_scheduler(Playback("one", "two"), max_slots=1)
-    async with running(scheduler), gpt(scheduler) as client:
-        stream = await client.completions.create(model="tiny", prompt=[[65], [66]], max_tokens=9, stream=True)
-        texts = ["", ""]
-        async for chunk in stream:
-            for choice in chunk.choices:
-                texts[choice.index] += choice.text
-    assert texts == ["one", "two"]

@@ -209,25 +209,6 @@ async def test_without_speculation_nothing_is_drafted(autojump_clock: trio.testi
     assert drafted(scheduler) == (0, 0)
 
 
-@trio_test
-async def test_it_goes_with_everything(autojump_clock: trio.testing.MockClock) -> None:
-    """Tools, log-probabilities, penalties, a bound: OpenAI refuses some of these beside it."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    async with talking(SAID) as (_, client):
-        answer = await client.chat.completions.create(
-            model="tiny",
-            messages=[USER],
-            prediction=expected(),
-            max_completion_tokens=20,
-            tools=[tool],
-            tool_choice="none",
-            logprobs=True,
-            presence_penalty=1.0,
-        )
-    assert answer.choices[0].message.content == SAID[:20]
-    assert answer.usage.completion_tokens == 20
-
-
 @pytest.mark.parametrize(
     ("prediction", "param"),
     [

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: OpenAI's echo as harnesses read it, and vLLM's `prompt_logprobs`."""
+"""Log-probabilities of prompts: OpenAI's echo, as harnesses read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from api.bodies.json_pieces import json_text
 from api.dialects.completions.encode import logprobs_object
 from scheduler.events import TokenLogprobs
 from scheduler.shared.messages import Submit
-from tests.api.client import chat, client_of, events
+from tests.api.client import client_of, events
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -152,48 +152,17 @@ async def test_without_an_echo_nothing_is_computed(autojump_clock: trio.testing.
     for fields in ({"logprobs": 2}, {"echo": True}, {}):
         submits, body = await complete("x", **fields)
         assert [submit.prompt_logprobs for submit in submits] == [None]
-        assert "prompt_logprobs" not in body["choices"][0]
         assert len((body["choices"][0]["logprobs"] or {"tokens": [1]})["tokens"]) == 1
-
-
-@trio_test
-async def test_vllms_list_has_a_dictionary_for_each_token(autojump_clock: trio.testing.MockClock) -> None:
-    """Completions: at each choice; by token ids, with ranks, the prompt's own token always among them."""
-    submits, body = await complete("x", prompt="abcde", prompt_logprobs=1)
-    assert [submit.prompt_logprobs for submit in submits] == [1]
-    first, *rest = body["choices"][0]["prompt_logprobs"]
-    assert first is None
-    assert body["choices"][0]["logprobs"] is None
-    for position, (letter, entry) in enumerate(zip("bcde", rest, strict=True), 1):
-        own = entry[str(ord(letter))]
-        assert own["decoded_token"] == letter
-        assert own["logprob"] == pytest.approx(value(position))
-        assert own["rank"] == (1 if position % 4 == 0 else None)
-        assert len(entry) == (1 if position % 4 == 0 else 2)
-        assert sorted(other["rank"] or 9 for other in entry.values())[0] == 1
-
-
-@trio_test
-async def test_chat_has_it_for_the_rendered_prompt(autojump_clock: trio.testing.MockClock) -> None:
-    """Beside the choices, of the whole template's text."""
-    submits, response = await post("/v1/chat/completions", "x", "y", **chat("hi", prompt_logprobs=0, n=2))
-    assert response.status_code == 200, response.text
-    listed = response.json()["prompt_logprobs"]
-    assert len(submits) == 2
-    assert len(listed) == len(submits[0].prompt) == response.json()["usage"]["prompt_tokens"]
-    assert listed[0] is None
-    spelled = [next(iter(entry.values()))["decoded_token"] for entry in listed[1:]]
-    assert "".join(spelled) == bytes(submits[0].prompt[1:].tolist()).decode()
 
 
 @trio_test
 async def test_their_number_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
     """Tokens times alternatives, of all prompts and choices: refused before the engine hears of it."""
     for fields in (
-        {"prompt": "x" * 13_000, "prompt_logprobs": 20},
+        {"prompt": "x" * 12_000, "n": 4, "echo": True, "logprobs": 5},
         {"prompt": ["x" * 2_000] * 70, "echo": True, "logprobs": 1},
         {"prompt": "x" * 3_000, "n": 100, "echo": True, "logprobs": 0},
     ):
         submits, response = await post("/v1/completions", "x", **{"max_tokens": 1, **fields})
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt_logprobs")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
         assert not submits

@@ -12,8 +12,8 @@ from api.options.options import load
 from scheduler.prompt.preparation import Preparation
 from scheduler.repetition import Repetition
 from scheduler.service import Scheduler
-from tests.api.client import client_of, events
-from tests.api.transcripts import message_of, named_events, response_of
+from tests.api.client import client_of
+from tests.api.transcripts import answers_of
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
@@ -37,35 +37,6 @@ def scheduler_of() -> Scheduler:
     return make_scheduler(Playback(ANSWER), preparation=Preparation(ByteTokenizer(), FOLDER, repetition=rule))
 
 
-def ends(path: str, body: str, *, streams: bool) -> list[tuple[str, str, Any]]:
-    """The text of each choice, why it ended, and what stands beside that."""
-    match path:
-        case "/v1/messages":
-            message = message_of(found := named_events(body)) if streams else _json(body)
-            mark = found[-2].get("penstock") if streams else message.get("penstock")
-            text = "".join(one["text"] for one in message["content"])
-            return [(text, message["stop_reason"], mark)]
-        case "/v1/responses":
-            response = response_of(named_events(body)) if streams else _json(body)
-            text = "".join(one["text"] for one in response["output"][0]["content"])
-            reason = (response["incomplete_details"] or {}).get("reason", "")
-            return [(text, reason, response.get("penstock"))]
-        case _:
-            choices: dict[int, tuple[str, str, Any]] = {}
-            chunks = events(body)[:-1] if streams else [_json(body)]
-            for choice in (choice for chunk in chunks for choice in chunk["choices"]):
-                text = choices.get(choice["index"], ("",))[0]
-                piece = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-                text += piece.get("content") or ""
-                choices[choice["index"]] = text, choice["finish_reason"], choice.get("penstock")
-            return list(choices.values())
-
-
-def _json(body: str) -> Any:
-    (found,) = events(f"data: {body}\n\n")
-    return found
-
-
 REASONS = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
 
 
@@ -79,9 +50,8 @@ async def test_the_answer_ends_as_if_cut_and_names_the_cause(
     scheduler, reason = scheduler_of(), REASONS.get(path, "length")
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post(path, json={**BODIES[path], "stream": streams})
-        assert set(map(repr, ends(path, response.text, streams=streams))) == {
-            repr((ANSWER[:ENDED], reason, MARK))
-        }
+        for answer in answers_of(path, response.text, streams=streams):
+            assert (answer.text, answer.reason, answer.mark) == (ANSWER[:ENDED], reason, MARK)
         await scheduler.wait_idle()
         metrics = (await client.get("/metrics")).text
     assert f'outcome="repetition"}} {BODIES[path].get("n", 1)}.0' in metrics
@@ -103,9 +73,9 @@ async def test_a_request_decides_itself(autojump_clock: trio.testing.MockClock, 
     async with running(scheduler), client_of(scheduler) as client:
         for fields, tokens in cases:
             response = await client.post(path, json={**BODIES[path], "n": 1, **fields})
-            ((text, reason, mark),) = ends(path, response.text, streams=False)
-            assert (len(text), reason) == (tokens, "length"), fields
-            assert mark == (None if tokens == 500 else MARK), fields
+            (answer,) = answers_of(path, response.text, streams=False)
+            assert (len(answer.text), answer.reason) == (tokens, "length"), fields
+            assert answer.mark == (None if tokens == 500 else MARK), fields
             assert response.json()["usage"]["completion_tokens"] == tokens
         for bad in ({"max_pattern_size": 4}, {"max_pattern_size": 4, "min_count": 2, "min_pattern_size": 5}):
             response = await client.post(path, json={**BODIES[path], "repetition_detection": bad})

@@ -48,25 +48,6 @@ def content(response: dict[str, Any]) -> dict[str, Any]:
 
 
 @trio_test
-async def test_a_whole_response_has_its_items(autojump_clock: trio.testing.MockClock) -> None:
-    """Reasoning, message and call in order; the request's own settings are repeated."""
-    response = await ask(
-        SAID, tools=TOOLS, instructions="Be kind.", metadata={"a": "b"}, max_output_tokens=900
-    )
-    assert response["id"].startswith("resp_")
-    assert (response["object"], response["status"], response["model"]) == ("response", "completed", "tiny")
-    assert (response["instructions"], response["metadata"]) == ("Be kind.", {"a": "b"})
-    reasoning, message, call = response["output"]
-    assert (reasoning["content"], reasoning["summary"]) == ([], [])
-    assert message["content"][0]["text"] == "I look."
-    assert (call["name"], call["status"]) == ("get_time", "completed")
-    assert call["arguments"].replace(" ", "") == '{"zone":"UTC"}'
-    usage = response["usage"]
-    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-    assert usage["output_tokens_details"]["reasoning_tokens"] > 0
-
-
-@trio_test
 async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
     """Event by event; the last one has everything that was streamed."""
     events = await ask(SAID, tools=TOOLS, stream=True)

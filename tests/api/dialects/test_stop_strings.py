@@ -12,8 +12,8 @@ from trio.testing import trio_test
 from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
-from tests.api.client import client_of, events
-from tests.api.transcripts import message_of, named_events, response_of
+from tests.api.client import client_of
+from tests.api.transcripts import answers_of
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
@@ -60,31 +60,8 @@ def scheduler_of() -> Scheduler:
     return make_scheduler(Playback(ANSWER), preparation=Preparation(TurnTokenizer(), FOLDER))
 
 
-def answers(path: str, body: str, *, streams: bool) -> list[tuple[str, str | None]]:
-    """The text of each choice, and what the dialect says of the stop string."""
-    match path:
-        case "/v1/messages":
-            message = message_of(named_events(body)) if streams else _json(body)
-            assert (message["stop_reason"] == "stop_sequence") == (message["stop_sequence"] is not None)
-            return [("".join(one["text"] for one in message["content"]), message["stop_sequence"])]
-        case "/v1/responses":
-            response = response_of(named_events(body)) if streams else _json(body)
-            return [("".join(one["text"] for one in response["output"][0]["content"]), None)]
-        case _:
-            texts: dict[int, str] = {}
-            chunks = events(body)[:-1] if streams else [_json(body)]
-            for choice in (choice for chunk in chunks for choice in chunk["choices"]):
-                piece = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-                texts[choice["index"]] = texts.get(choice["index"], "") + (piece.get("content") or "")
-            return [(text, None) for text in texts.values()]
-
-
-def _json(body: str) -> Any:
-    (found,) = events(f"data: {body}\n\n")
-    return found
-
-
 STOPS = {
+    "two": "one ",
     TURN: "one ",
     f"{TURN}\n": "one two",
     f"two{TURN}": "one ",
@@ -109,10 +86,11 @@ async def test_the_answer_ends_before_the_stop_string(
             ask = {**BODIES[path], name: ["never", stop], "stream": streams}
             found = text != ANSWER.replace("\x01", "")
             response = await client.post(path, json=ask)
-            expected = (text, stop if found and is_message else None)
-            assert set(answers(path, response.text, streams=streams)) == {expected}
+            for answer in answers_of(path, response.text, streams=streams):
+                assert (answer.text, answer.stop_string) == (text, stop if found and is_message else None)
+                assert (answer.reason == "stop_sequence") == (found and is_message)
             if not is_message:
                 response = await client.post(path, json={**ask, "include_stop_str_in_output": True})
                 whole = text + stop if found else text
-                assert set(answers(path, response.text, streams=streams)) == {(whole, None)}
+                assert {one.text for one in answers_of(path, response.text, streams=streams)} == {whole}
         await scheduler.wait_idle()

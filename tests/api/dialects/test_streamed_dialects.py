@@ -13,7 +13,7 @@ from trio.testing import trio_test
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import client_of
-from tests.api.dialects.test_official_dialects import claude, gpt
+from tests.api.dialects.test_official_dialects import gpt
 from tests.api.test_agents import captured
 from tests.api.transcripts import message_of, named_events, response_of
 from tests.examples import sampled
@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-EVERY = pytest.mark.parametrize("name", TEMPLATES)
 SOME = pytest.mark.parametrize("name", sampled(TEMPLATES, ("dsml", "json_tools", "mistral")))
 """What a parser reads is the same for every API: the others' are `long`, but for one API."""
 ASK: Any = {"role": "user", "content": "Write the file."}
@@ -55,32 +54,6 @@ def under_virtual_clock(check: Any) -> None:
     trio_test(check)(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@EVERY
-def test_chats_stream_what_they_complete(name: str) -> None:
-    """`chat.completions.stream` raises on deltas that do not match each other."""
-
-    async def check(clock: trio.testing.MockClock) -> None:
-        scheduler = scheduler_of(name)
-        tool: Any = {"type": "function", "function": {"name": "write", "parameters": SCHEMA}}
-        ask: Any = {"model": "tiny", "messages": [ASK], "tools": [tool], "max_completion_tokens": 2000}
-        async with running(scheduler), gpt(scheduler) as client:
-            whole = await client.chat.completions.create(**ask)
-            async with client.chat.completions.stream(**ask) as stream:
-                kinds = [event.type async for event in stream]
-                streamed = await stream.get_final_completion()
-        assert kinds.count("tool_calls.function.arguments.delta") > FEWEST_DELTAS
-        answers: list[Any] = [whole, streamed]
-        for answer in answers:
-            (choice,) = answer.choices
-            assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
-            assert choice.message.tool_calls is not None
-            (call,) = choice.message.tool_calls
-            assert call.type == "function"
-            assert (call.function.name, json.loads(call.function.arguments)) == ("write", ARGUMENTS)
-
-    under_virtual_clock(check)
-
-
 @SOME
 def test_responses_stream_what_they_create(name: str) -> None:
     """`responses.stream` accumulates; its last event repeats all of it."""
@@ -100,29 +73,6 @@ def test_responses_stream_what_they_create(name: str) -> None:
             (item,) = response.output
             assert item.type == "function_call"
             assert (item.name, json.loads(item.arguments)) == ("write", ARGUMENTS)
-
-    under_virtual_clock(check)
-
-
-@SOME
-def test_messages_stream_what_they_create(name: str) -> None:
-    """Anthropic's client parses the object again with each delta."""
-
-    async def check(clock: trio.testing.MockClock) -> None:
-        scheduler = scheduler_of(name)
-        tool: Any = {"name": "write", "input_schema": SCHEMA}
-        ask: Any = {"model": "tiny", "messages": [ASK], "tools": [tool], "max_tokens": 2000}
-        async with running(scheduler), claude(scheduler) as client:
-            whole = await client.messages.create(**ask)
-            async with client.messages.stream(**ask) as stream:
-                kinds = [event.type async for event in stream]
-                streamed = await stream.get_final_message()
-        assert kinds.count("input_json") > FEWEST_DELTAS
-        messages: list[Any] = [whole, streamed]
-        for message in messages:
-            (block,) = message.content
-            assert block.type == "tool_use"
-            assert (block.name, block.input, message.stop_reason) == ("write", ARGUMENTS, "tool_use")
 
     under_virtual_clock(check)
 

@@ -12,7 +12,7 @@ from trio.testing import trio_test
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from tests.api.http.wire import GET, Client, Sleeper, echo, post, read_body, respond, serving
+from tests.api.http.wire import Client, echo, post, read_body, respond, serving
 
 MEGABYTE = 1024 * 1024
 
@@ -138,25 +138,3 @@ async def test_an_upload_into_a_running_application_stops_at_the_read_ahead(
                 await client.send(b"x" * 100)
                 sent += 100
         assert sent <= 2100
-
-
-@trio_test
-async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    """With Retry-After, before they send anything; and a freed place is used again."""
-    async with serving(Sleeper(), Limits(connections=2)) as site:
-        first, second = site.connect(), site.connect()
-        await first.send(GET)
-        await second.send(GET)
-        third = site.connect()
-        response = await third.read_response()
-        assert (response.status, response.headers["retry-after"]) == (503, "1")
-        assert response.headers["connection"] == "close"
-        assert await third.read_rest() == b""
-        await first.close()
-        await trio.testing.wait_all_tasks_blocked()
-        fourth = site.connect()
-        await fourth.send(GET)
-        await trio.testing.wait_all_tasks_blocked()
-        statistics = site.server.statistics()
-        assert (statistics.open_connections, statistics.active_requests) == (2, 2)
-        assert statistics.refusals_total[Refusal.TOO_MANY_CONNECTIONS] == 1

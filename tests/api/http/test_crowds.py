@@ -142,22 +142,6 @@ async def test_probes_have_their_turn_in_a_crowd_of_silent_clients(
         assert trio.current_time() - began < 10
 
 
-@trio_test
-async def test_a_place_that_ends_is_served_again(autojump_clock: trio.testing.MockClock) -> None:
-    """After a crowd has gone nothing of it is left."""
-    async with serving(Sleeper(), FULL) as site:
-        for _ in range(5):
-            clients = [site.connect() for _ in range(20)]
-            for client in clients:
-                await client.send(GET)
-            await trio.testing.wait_all_tasks_blocked()
-            assert site.server.statistics().open_connections == 1
-            for client in clients:
-                await client.close()
-            await trio.sleep(10)
-            assert site.server.statistics().open_connections == 0
-
-
 @given(refusing=st.integers(0, 2000), refusals=st.integers(1, 1000), linger=st.floats(0.01, 100))
 @settings(derandomize=True)
 def test_a_refusal_always_has_some_time_and_never_more_than_alone(

@@ -136,41 +136,10 @@ async def test_an_idle_connection_is_closed_after_a_plain_response(
 
 
 @trio_test
-async def test_an_idle_connection_is_closed_after_a_stream_of_events(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """The same timer starts when the stream has ended."""
-    async with serving(Ticker(5), Limits(keep_alive_seconds=75)) as site:
-        client = site.connect()
-        assert (await client.ask()).body == b"data: x\n\n" * 5
-        assert await client.read_rest() == b""
-        assert trio.current_time() == 5 + 75
-
-
-@trio_test
 async def test_a_stream_may_outlive_every_deadline(autojump_clock: trio.testing.MockClock) -> None:
     """No read timeout ends a response that goes on for minutes while its client sends nothing."""
     async with serving(Ticker(600)) as site:
         assert len((await site.connect().ask()).body) == 600 * 9
-
-
-@trio_test
-async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.MockClock) -> None:
-    """After write_seconds its handler is cancelled and its connection closed; other connections notice
-    nothing."""
-    stalled, lively = Ticker(event=b"stalled"), Ticker(60)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (stalled if scope["path"] == "/stalled" else lively)(scope, receive, send)
-
-    async with serving(app, Limits(write_seconds=20)) as site:
-        client = Client(site.listener.connect(lockstep=True))
-        await client.send(b"GET /stalled HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert (await site.connect().ask()).body == b"data: x\n\n" * 60
-        assert trio.current_time() == 60
-        assert stalled.cancelled_at == [20]
-        assert site.server.statistics().refusals_total[Refusal.WRITE_TIMEOUT] == 1
-        assert site.server.statistics().open_connections == 1
 
 
 @trio_test

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import trio_test
 
 from api.http.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
-from api.http.server import Server
-from tests.api.http.wire import GET, Client, Duplex, MemoryListener, echo
 
 RAISED = """
 import resource, sys
@@ -60,43 +54,3 @@ def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, des
     assert fitted.connections + fitted.refusals <= descriptors - reserved
     if fitted.connections < limits.connections:
         assert fitted.refusals <= max(1, (descriptors - reserved) // 8)
-
-
-class Starved(MemoryListener):
-    """Accepts nothing while `starved`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.starved = True
-        self.attempts = 0
-
-    async def accept(self) -> Duplex:
-        self.attempts += 1
-        if self.starved:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return await super().accept()
-
-
-@trio_test
-async def test_accepting_goes_on_when_there_are_descriptors_again(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """One report for each episode without descriptors, however long it lasts."""
-    errors: list[tuple[BaseException, str]] = []
-    server = Server(echo, on_error=lambda error, request: errors.append((error, request)))
-    listener = Starved()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.run, [listener])
-        client = Client(listener.connect())
-        await trio.sleep(60)
-        assert [request for _, request in errors] == ["accept"]
-        assert 60 < listener.attempts < 1000
-        assert server.statistics().accept_failures_total == listener.attempts
-        listener.starved = False
-        assert (await client.ask(GET)).status == 200
-        await trio.sleep(60)
-        listener.starved = True
-        listener.connect()
-        await trio.sleep(1)
-        assert len(errors) == 2
-        nursery.cancel_scope.cancel()

@@ -35,20 +35,6 @@ async def test_leaving_cancels_a_handler_that_waits(
         assert statistics.disconnects_total == 1
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["close", "half-close"])
-@trio_test
-async def test_leaving_cancels_a_stream(half: bool, autojump_clock: trio.testing.MockClock) -> None:
-    """In the middle of a stream, between two events."""
-    app = Ticker()
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await trio.sleep(2.5)
-        await (client.stream.send_eof() if half else client.close())
-        await trio.testing.wait_all_tasks_blocked()
-        assert app.cancelled_at == [2.5]
-
-
 @trio_test
 async def test_leaving_cancels_a_handler_that_is_writing(autojump_clock: trio.testing.MockClock) -> None:
     """A write that waits for the client ends when the client does."""
@@ -145,23 +131,6 @@ async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: tr
 
 
 @trio_test
-async def test_a_request_of_a_client_that_left_is_not_served(autojump_clock: trio.testing.MockClock) -> None:
-    """It was pipelined behind a response, and no client waits for its answer."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(send, b"ok")
-        await trio.sleep(5)
-
-    async with serving(app) as site:
-        client = site.connect()
-        await client.ask()
-        await client.send(GET)
-        await client.close()
-        await trio.sleep(6)
-        assert site.server.statistics().requests_total == 1
-
-
-@trio_test
 async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -198,18 +167,6 @@ async def test_a_departure_after_the_last_byte_is_no_departure(
         await client.close()
         await trio.testing.wait_all_tasks_blocked()
         assert site.server.statistics().disconnects_total == 0
-
-
-@trio_test
-async def test_other_connections_do_not_notice(autojump_clock: trio.testing.MockClock) -> None:
-    """One of many disconnects; only its own stream ends."""
-    async with serving(Ticker(10)) as site:
-        leaver, stayer = site.connect(), site.connect()
-        await leaver.send(GET)
-        await stayer.send(GET)
-        await trio.sleep(3.5)
-        await leaver.close()
-        assert (await stayer.read_response()).body == b"data: x\n\n" * 10
 
 
 @trio_test

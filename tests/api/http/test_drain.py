@@ -20,11 +20,9 @@ from tests.api.http.wire import (
     Sleeper,
     Ticker,
     echo,
-    part,
     post,
     respond,
     serving,
-    start,
 )
 
 
@@ -145,7 +143,7 @@ async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
     """Its task may begin only after the idle connections were closed."""
     stream, _client = trio.testing.memory_stream_pair()
     service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
-    await Connection(stream, service, Limits(), ServerStatistics(), {}, BodyBudget(Limits())).serve()
+    await Connection(stream, service, Limits(), ServerStatistics(), BodyBudget(Limits())).serve()
     assert trio.current_time() == 0
 
 
@@ -185,41 +183,3 @@ async def test_a_drain_before_the_start_ends_the_server_as_it_starts(
     await server.drain(5)
     await server.run([MemoryListener()])
     assert trio.current_time() == 0
-
-
-@trio_test
-async def test_cancelling_run_ends_everything(autojump_clock: trio.testing.MockClock) -> None:
-    """The caller's nursery is the owner: its cancellation needs no drain."""
-    app = Sleeper()
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await app.started.wait()
-        site.nursery.cancel_scope.cancel()
-    assert len(app.cancelled_at) == 1
-    assert await client.read_rest() == b""
-
-
-@trio_test
-async def test_an_error_while_everything_is_cancelled_is_reported_not_raised(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A handler's failing clean-up must not prevent the orderly end of the process."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            await send(start())
-            await send(part(b"one"))
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise ValueError("cleaning up")
-
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await trio.testing.wait_all_tasks_blocked()
-        await site.server.drain(1)
-        assert len(site.errors) == 1
-        site.errors.clear()

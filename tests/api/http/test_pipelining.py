@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import hypothesis
-import pytest
 import trio
 import trio.testing
 from hypothesis import strategies as st
@@ -23,21 +22,6 @@ REQUESTS = [
     (post(b""), b"POST / "),
     (post(b'{"b":2}' * 20), b"POST / " + b'{"b":2}' * 20),
 ]
-
-
-@pytest.mark.parametrize("bytewise", [False, True])
-@pytest.mark.parametrize("count", [2, 3, 5])
-@trio_test
-async def test_pipelined_requests_are_answered_in_order(
-    count: int, bytewise: bool, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Each gets its own body and nothing of its neighbour's, whole or byte by byte."""
-    async with serving(echo) as site:
-        client = site.connect()
-        wire = b"".join(request for request, _ in REQUESTS[:count])
-        await (client.send_bytewise(wire) if bytewise else client.send(wire))
-        for _, answer in REQUESTS[:count]:
-            assert (await client.read_response()).body == answer
 
 
 @trio_test

@@ -37,14 +37,6 @@ def test_whatever_else_is_sent_ours_takes_its_place(value: bytes) -> None:
     assert echoed(taken) == [(name, taken.encode()) for name in ECHOED_IN]
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"a\r\nset-cookie: x", b"a\nb", b"two words", b'"', b"\xff", b"x" * (MAX_CHARACTERS + 1)]
-)
-def test_what_is_no_id_is_replaced_not_cleaned(value: bytes) -> None:
-    """Half of an id finds nothing in a log."""
-    assert OURS.fullmatch(request_id_of([(b"x-request-id", value)]))
-
-
 @trio_test
 async def test_what_the_server_answers_by_itself_has_a_name_too(
     autojump_clock: trio.testing.MockClock,

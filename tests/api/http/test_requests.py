@@ -27,7 +27,7 @@ from tests.api.http.wire import (
 
 @trio_test
 async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing.MockClock) -> None:
-    """Path decoded, raw path and query as sent, header names in lower case, state copied for each request."""
+    """Path decoded, raw path and query as sent, header names in lower case."""
     scopes: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,6 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
         "headers": [(b"host", b"x"), (b"x-two", b"a"), (b"x-two", b"b"), (b"x-request-id", b"mine")],
         "client": None,
         "server": None,
-        "state": {},
         "request_id": "mine",
     }
 
@@ -248,18 +247,6 @@ async def test_an_upgrade_is_answered_as_plain_http(autojump_clock: trio.testing
         client = site.connect()
         assert (await client.ask(head)).status == 200
         assert (await client.ask()).status == 200
-
-
-@trio_test
-async def test_a_large_answer_arrives_whole(autojump_clock: trio.testing.MockClock) -> None:
-    """A body of many pieces is one body."""
-    body = bytes(range(256)) * 4096
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(send, body)
-
-    async with serving(app) as site:
-        assert (await site.connect().ask()).body == body
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])

@@ -1,9 +1,8 @@
-"""Options that depend on each other or have several names, invalid values, and the option table."""
+"""Options that depend on each other, invalid values, and the option table."""
 
 from __future__ import annotations
 
 from inspect import signature
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from api import serving
 from api.access.api_keys import ApiKeys, load_keys
 from api.assembly import engine_environment
 from api.cli.command_line import penstock
-from api.options.options import Option, load, options, refuse_unknown_variables
+from api.options.options import load, options, refuse_unknown_variables
 from api.options.scheduler_settings import MAX_QUEUED_TOKENS, scheduler_config
 from api.options.settings import ServeSettings
 from scheduler.config import EngineConfig, IntakeConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
+from scheduler.prompt.embedder import Embedder
 from scheduler.shared.pooling import Pooler
 from tests.api import option_table
 
@@ -54,22 +54,6 @@ def test_the_engine_gets_no_key() -> None:
     assert engine_environment(environment) == {"PATH": "/bin", "HF_HOME": "/hub"}
 
 
-VLLM = {
-    "--dtype": ("bfloat16", "weights_dtype"),
-    "--tool-call-parser": ("json_tools", "tool_parser"),
-    "--reasoning-parser": ("think", "reasoning_parser"),
-    "--served-model-name": ("mine", "served_model_name"),
-    "--generation-config": ("none", "generation_config"),
-    "--host": ("::1", "host"),
-    "--port": ("8001", "port"),
-    "--api-key": ("secret", "api_key"),
-    "--max-num-seqs": ("7", "max_slots"),
-    "--max-num-batched-tokens": ("2048", "prefill_chunk_tokens"),
-    "--kv-cache-memory-bytes": ("2GiB", "kv_cache_bytes"),
-}
-"""vLLM's flags with the same meaning, each with a value that is not the default."""
-
-
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     """Collects the settings of each `penstock serve` instead of serving."""
@@ -78,60 +62,20 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "field"),
-    [(flag, *of) for flag, of in VLLM.items()],
-)
-def test_an_alias_gives_the_same_settings(
-    flag: str, value: str, field: str, served: list[ServeSettings]
-) -> None:
-    """As a flag and as a variable; and --help shows it."""
-    own = "--" + field.replace("_", "-")
-    name = flag.removeprefix("--").replace("-", "_")
+def test_the_command_line_goes_before_the_environment(served: list[ServeSettings]) -> None:
+    """As a flag and as a variable; an empty variable is none."""
     for line, environment in [
-        ([own, value], {}),
-        ([flag, value], {}),
-        ([], {f"PENSTOCK_{name.upper()}": value}),
-    ]:
-        result = CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        refuse_unknown_variables(environment)
-    first, *others = served
-    assert [first, first] == others
-    assert getattr(first, field) != ServeSettings.model_fields[field].default
-    shown = CliRunner().invoke(penstock, ["serve", "--help"]).output
-    assert flag in shown.replace("\n", "")
-
-
-@pytest.mark.parametrize(
-    "option", [option for option in options() if option.aliases], ids=attrgetter("field")
-)
-def test_two_names_with_different_values_are_refused(option: Option) -> None:
-    """Both are named; the same value twice is accepted."""
-    for alias, flag in zip(option.aliases, option.flags[1:], strict=True):
-        with pytest.raises(OptionError, match=f"{option.flags[0]} and {flag} .*different"):
-            load({option.field: "32", alias: "64"})
-    values = {"weights_dtype": "float32", "prefill_chunk_tokens": "32", "kv_cache_bytes": "1GiB"}
-    value = values.get(option.field, "1")
-    assert load(dict.fromkeys(option.names, value)) == load({option.field: value})
-
-
-def test_the_command_line_goes_before_the_environment_under_any_name(served: list[ServeSettings]) -> None:
-    for line, environment in [
-        (["--max-num-seqs", "5"], {"PENSTOCK_MAX_SLOTS": "6"}),
-        (["--max-slots", "5"], {"PENSTOCK_MAX_NUM_SEQS": "6"}),
+        (["--max-slots", "5"], {"PENSTOCK_MAX_SLOTS": "6"}),
+        ([], {"PENSTOCK_MAX_SLOTS": "5"}),
+        (["--max-slots", "5"], {"PENSTOCK_MAX_SLOTS": ""}),
     ]:
         CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
-    assert [settings.max_slots for settings in served] == [5, 5]
-    with pytest.raises(OptionError, match="PENSTOCK_MAX_SLOTS and PENSTOCK_MAX_NUM_SEQS"):
-        load({}, {"max_slots": "5", "max_num_seqs": "6"})
+    assert [settings.max_slots for settings in served] == [5, 5, 5]
 
 
-def test_a_refused_value_names_the_option_under_every_name() -> None:
-    with pytest.raises(
-        OptionError, match=r"--max-slots \(or --max-num-seqs, .*PENSTOCK_MAX_SLOTS\): .*not '0'"
-    ):
-        load({"max_num_seqs": "0"})
+def test_a_refused_value_names_the_option_and_its_variable() -> None:
+    with pytest.raises(OptionError, match=r"--max-slots \(or PENSTOCK_MAX_SLOTS\): .*not '0'"):
+        load({"max_slots": "0"})
 
 
 _SIZES = [one.field for one in options() if one.field.endswith("_bytes") or one.field == "memory_limit"]
@@ -219,8 +163,11 @@ def test_more_adapters_than_there_may_be_are_refused() -> None:
 
 def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
     """All rows of a step may end with it; a chat's end one by one."""
-    settings, pooler = load({"max_slots": "40"}), Pooler("embedding")
-    chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
-    embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
-    assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
-    assert (load_message(chat.engine).pooler, load_message(embedder.engine).pooler) == (None, pooler)
+    settings, pooler = load({"max_slots": "40"}), Pooler()
+    configs = [
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), embedder)
+        for embedder in (None, Embedder(pooler, 16), Embedder(None, 1, answers=(7, 3)))
+    ]
+    assert [config.intake.lookahead for config in configs] == [4, 40, 40]
+    loads = [load_message(config.engine) for config in configs]
+    assert [(load.pooler, load.yields) for load in loads] == [(None, False), (pooler, True), (None, True)]

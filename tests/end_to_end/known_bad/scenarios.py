@@ -303,7 +303,6 @@ SIZES = [
                     "logprobs": 5,
                     "echo": True,
                     "max_tokens": 1,
-                    "prompt_logprobs": 5,
                 },
             )
         ],
@@ -363,7 +362,7 @@ ORIGINS = [
 
 # --- What one client's work costs the others
 
-_AMBIGUOUS = "start: s\ns: s s s | s s | /./\n"
+_AMBIGUOUS = {"grammar": "start: s\ns: s s s | s s | /./\n"}
 
 
 _numbers = count()
@@ -388,13 +387,7 @@ COSTS = [
         lambda: [
             Ask(
                 CHAT,
-                _chat(
-                    structured_outputs={"grammar": _AMBIGUOUS},
-                    stream=True,
-                    min_tokens=300,
-                    temperature=1,
-                    seed=1,
-                )
+                _chat(structured_outputs=_AMBIGUOUS, stream=True, min_tokens=300, temperature=1, seed=1)
                 | {"max_tokens": 400},
             )
         ],

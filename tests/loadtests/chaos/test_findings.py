@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtests.chaos.findings import Findings, compare
 from loadtests.chaos.questions import poison, questions
-from loadtests.chaos.run import Plan
-from loadtests.chaos.saboteur import sitecustomize as saboteur
 from loadtests.chaos.saboteur.sitecustomize import POISON_TOKENS
-from loadtests.chaos.slow_steps import Guest, SlowStep, guests, slow_steps
-from loadtests.chaos.strikes import Strike
 from loadtests.client import Answer
 from loadtests.record import Outcome
-from scheduler.shared.messages import Begun
 
 ASKED = questions(40, seed=3)
 GREEDY = next(one.number for one in ASKED if one.greedy and one.body["stream"])
 SAMPLED = [question.number for question in ASKED if not question.greedy]
-KINDS = 21
 
 
 def whole(number: int, **changed: Any) -> Answer:
@@ -138,40 +129,3 @@ def test_an_answer_is_put_together_from_its_events() -> None:
     failed.take(b'{"error": {"code": "engine_lost", "message": "gone"}}', 1.0)
     failed.take(b"[DONE]", 1.0)
     assert (failed.outcome, failed.detail, failed.disorder) == (Outcome.STREAM_ERROR, "engine_lost: gone", "")
-
-
-def test_all_kinds_of_slow_steps_come_before_one_comes_again() -> None:
-    """A slow step and a hung one of each work, each with clients that leave before, amid and after, who ask
-    what nobody asked before. Device errors come behind them: one in three halves the chunks of prompts."""
-    planned = slow_steps(2 * KINDS, seed=0)
-    kinds = [(step.how, step.work, step.leaving) for step in planned]
-    assert len(set(kinds[:KINDS])) == len(set(kinds)) == KINDS
-    assert len({(how, work) for how, work, _ in kinds[:7]}) == 7
-    numbers = [pair[guest].number for pair in guests(7, 5, seed=0) for guest in Guest]
-    assert numbers == list(range(7, 17))
-    order = Plan(100, deaths=70, slow_steps=70).moments(random.Random(1))
-    slow = [place for place, one in enumerate(order) if isinstance(one, SlowStep)]
-    assert len(slow) == 70
-    assert max(slow) < min(place for place, one in enumerate(order) if one is Strike.DEVICE)
-
-
-@pytest.mark.parametrize(
-    ("begun", "obeyed"),
-    [
-        (Begun("prefill", (1,), 600, 600), True),
-        (Begun("prefill", (1,), 600, 500), False),
-        (Begun("decode and prefill", (1, 2), 600, 600), False),
-    ],
-)
-def test_the_engine_obeys_at_the_step_that_is_meant(
-    begun: Begun, obeyed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once. Meanwhile the order's file has another name."""
-    seen: list[str] = []
-    monkeypatch.setattr(time, "sleep", lambda seconds: seen.extend(one.name for one in tmp_path.iterdir()))
-    path = tmp_path / "order"
-    path.write_text("waits 0 512 prefill")
-    saboteur.obey(path, begun)
-    saboteur.obey(path, begun)
-    assert seen == (["order.begun"] if obeyed else [])
-    assert path.exists() is not obeyed

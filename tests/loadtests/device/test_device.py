@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
-from loadtests.device import memory
-from loadtests.device.__main__ import PARTS, contained, machine
+from loadtests.device.__main__ import PARTS, contained
 from loadtests.device.finding import DeviceReport, Finding, Section
-from scheduler.engine.mlx.device import MlxDevice, device
+from scheduler.engine.mlx.device import device
 from tests.loadtests.device.shorter import ANSWER_TOKENS
 from tests.repo.tree import ROOT
 
@@ -123,23 +121,3 @@ def test_what_raises_is_a_finding_and_names_no_folder(raised: Exception, detail:
     shown = wrong.detail.replace("\n", " ").replace("|", "/")
     lines = {"# Penstock on M9", "| a sum | right | 0.25 |", f"| steps | raised: {shown} |"}
     assert lines <= {*"\n".join(whole.lines()).splitlines()}
-
-
-def test_facts_of_a_device_are_numbers_and_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another release of MLX may report more, as CUDA's uuid."""
-    facts = {"device_name": "M9", "architecture": "g18", "memory_size": 8, "uuid": "GPU-77", "host": "alice"}
-    monkeypatch.setattr(MlxDevice, "facts", staticmethod(lambda: facts))
-    shown = machine()
-    assert (shown["device_name"], shown["architecture"], shown["memory_size"]) == ("M9", "g18", 8)
-    assert not {"GPU-77", "alice"} & set(shown.values())
-
-
-def test_a_refused_allocation_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the words of MLX's check on CUDA; a CPU's process would end."""
-
-    def refuses(*arrays: Any) -> None:
-        raise RuntimeError("cudaMallocAsync(&data, size, stream) failed: out of memory")
-
-    monkeypatch.setattr(mx, "eval", refuses)
-    found = memory.refused()
-    assert (found.judgement, found.figures["fault"]) == ("right", "out_of_memory")

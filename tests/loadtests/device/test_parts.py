@@ -6,8 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from loadtests.device.__main__ import PARTS
-from loadtests.device.parts import SECONDS, Measurement
+from loadtests.device.parts import Measurement
 
 _CHILD = """
 import os, signal, sys, time
@@ -36,10 +35,6 @@ def _measurement(
     return Measurement(
         [sys.executable, "-c", child, str(record)], os.environ, folder, "tiny", True, seconds, names
     )
-
-
-def test_each_part_has_a_time_and_a_place_in_the_order() -> None:
-    assert [*SECONDS] == [*PARTS]
 
 
 def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:

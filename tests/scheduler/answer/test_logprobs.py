@@ -57,7 +57,7 @@ def in_notation(written: Written, *stop: str) -> AnswerPipeline:
 
 def places(entries: Iterable[TokenLogprobs]) -> list[int]:
     """Which tokens they are."""
-    return [round(-entry.chosen.logprob) for entry in entries]
+    return [round(-entry.values[0]) for entry in entries]
 
 
 def test_a_token_without_its_log_probability_is_an_error() -> None:
@@ -85,15 +85,14 @@ def test_tokens_come_in_order_and_change_no_text(ids: list[int], stops: list[str
     text, entries = read(pipeline, ids)
     found = places(entries)
     assert found == list(range(len(found)))
-    assert [entry.chosen.token_id for entry in entries] == ids[: len(found)]
-    assert [entry.chosen.data for entry in entries] == [ByteTokenizer().token_bytes(one) for one in ids][
-        : len(found)
-    ]
+    assert [entry.ids[0] for entry in entries] == ids[: len(found)]
+    token_bytes = ByteTokenizer().token_bytes
+    assert [entry.spelling(entry.ids[0]) for entry in entries] == [*map(token_bytes, ids[: len(found)])]
     decoder = getincrementaldecoder("utf-8")("replace")
     offset = 0
     for entry in entries:
         assert entry.offset == offset
-        offset += 0 if entry.chosen.token_id == EOS else len(decoder.decode(entry.chosen.data))
+        offset += 0 if entry.ids[0] == EOS else len(decoder.decode(entry.spelling(entry.ids[0])))
     if pipeline.stop_string is None:
         assert len(found) == len(ids)
     elif entries:
@@ -112,5 +111,5 @@ def test_only_the_text_s_tokens_are_there(written: Written) -> None:
     text, entries = read(in_notation(written), ids)
     assert text == written.text
     # A byte a token: the tokens spell the text.
-    assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
-    assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
+    assert b"".join([entry.spelling(entry.ids[0]) for entry in entries]).decode() == written.text
+    assert [entry.ids[0] for entry in entries] == [ids[place] for place in places(entries)]

@@ -20,14 +20,6 @@ WHOLE = 512
 LIMITS = PrefillLimits(rows=8, chunk_tokens=WHOLE)
 
 
-def test_without_a_timeout_nothing_is_bounded() -> None:
-    """Neither tokens nor rows, and there is nothing to climb to."""
-    ceiling = ChunkCeiling(WHOLE)
-    ceiling.computed(WHOLE)
-    assert ceiling.tokens == WHOLE
-    assert ceiling.limits(LIMITS) == LIMITS
-
-
 def test_a_lower_ceiling_means_fewer_rows_too() -> None:
     """In proportion, but one at least: eight rows of the least chunk would be larger than the ceiling."""
     rows = {tokens: ChunkCeiling(WHOLE, tokens).limits(LIMITS).rows for tokens in (256, 128, 64, 32, 16)}
@@ -80,7 +72,7 @@ def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunk
     lengths=st.lists(st.integers(2, 900), min_size=1, max_size=8),
 )
 def test_a_step_stays_below_both_ceilings(tokens: int, memory: int | None, lengths: list[int]) -> None:
-    """The device's and the memory guard's, padding included; the reason names the lower one."""
+    """The device's and the memory guard's, padding included."""
     ceiling = ChunkCeiling(WHOLE, tokens)
     waiting = [EngineSequence.of(request(at, prompt_of(length, at))) for at, length in enumerate(lengths)]
     state = state_of(waiting, pace=PrefillPace(WHOLE), limits=ceiling.limits(LIMITS))
@@ -90,5 +82,3 @@ def test_a_step_stays_below_both_ceilings(tokens: int, memory: int | None, lengt
     # Beside others each row has LEAST_CHUNK_TOKENS, whatever the memory guard leaves.
     assert padded_tokens(todo.chunks) <= max(lowest, LEAST_CHUNK_TOKENS * len(todo.chunks))
     assert padded_tokens(todo.chunks) <= tokens
-    if lowest < WHOLE:
-        assert todo.reason == ("memory" if memory is not None and memory < tokens else "gpu_timeout")

@@ -15,7 +15,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import EngineSequence, Slots
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
@@ -295,47 +295,6 @@ def test_requests_that_are_prepared_are_reported_alone_and_beside_rows() -> None
     assert (run.backend.begun[-1].work, run.backend.begun[-1].requests) == ("decode", (1, 2))
 
 
-def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
-    """A waiting request takes the slot in the turn that cancels."""
-    run = _Run(slots=1)
-    run.iterate([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
-    output = run.iterate([Cancel(1)])
-    assert output is not None
-    assert output.retired == [Retired(1, "cancelled")]
-    assert {prefill.request_id for prefill in output.prefills} == {2}
-
-
-def test_a_refused_request_does_not_hold_its_slot_for_a_turn() -> None:
-    """The next in line is admitted in the same turn, however many before it are refused."""
-    run = _Run(slots=1)
-    output = run.iterate(
-        [_submit(1, "refused", 3, 9), _submit(2, "refused", 3, 9), _submit(3, "plain", 3, 9)]
-    )
-    assert output is not None
-    assert [(r.request_id, r.reason) for r in output.retired] == [(1, "refused"), (2, "refused")]
-    assert all(r.detail for r in output.retired)
-    assert {prefill.request_id for prefill in output.prefills} == {3}
-
-
-def test_a_cancel_that_crosses_the_end_is_ignored() -> None:
-    """The request has ended by itself when the cancel arrives: no second Retired, no frame, no error."""
-    run = _Run(slots=1)
-    run.iterate([_submit(1, "plain", 1, 1)])
-    run.finish()
-    assert run.retired[1].reason == "length"
-    assert run.iterate([Cancel(1)]) is None
-    assert run.iterate([Cancel(1), Cancel(77)]) is None
-
-
-def test_submitted_and_cancelled_in_one_turn() -> None:
-    """It is answered, and the back end never sees it; a second cancel of it is ignored."""
-    run = _Run(slots=1)
-    output = run.iterate([_submit(1, "plain", 3, 9), Cancel(1), Cancel(1)])
-    assert output is not None
-    assert output.retired == [Retired(1, "cancelled")]
-    assert run.backend.admitted == []
-
-
 def test_a_second_load_is_refused() -> None:
     """An engine loads one model in its life; a parent that says otherwise is broken."""
     load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
@@ -348,49 +307,6 @@ def test_a_broken_step_is_the_caller_s_to_hear() -> None:
     loop = EngineLoop(FaultyBackend(ScriptedPlan(), Faults(die_at_step=1)), 1, PrefillPace(512))
     with pytest.raises(EngineDeath):
         loop.iterate([request(1, [1])])
-
-
-def test_an_idle_loop_is_silent() -> None:
-    """Without commands and requests nothing is stepped and nothing is sent."""
-    run = _Run(slots=2)
-    assert run.loop.idle
-    assert run.iterate([]) is None
-
-
-def _sequence(request_id: int) -> EngineSequence:
-    return EngineSequence.of(request(request_id, [1, 2, 3]))
-
-
-@settings(derandomize=True, deadline=None)
-@given(limit=st.integers(1, 5), moves=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
-def test_slots_are_a_bounded_table(limit: int, moves: list[tuple[bool, int]]) -> None:
-    """Any order of taking and releasing agrees with a plain dict: what is there, in which order, and
-    how much is free."""
-    slots, model = Slots(limit), dict[int, EngineSequence]()
-    for take, request_id in moves:
-        if take and request_id not in model and len(model) < limit:
-            model[request_id] = _sequence(request_id)
-            slots.take(model[request_id])
-        elif not take:
-            assert slots.release(request_id) is model.pop(request_id, None)
-        assert list(slots) == list(model.values())
-        assert len(slots) == len(model)
-        assert slots.free == limit - len(model)
-        assert all((request_id in slots) == (request_id in model) for request_id in range(10))
-        assert all(slots[request_id] is slot for request_id, slot in model.items())
-
-
-def test_taking_more_than_there_are_is_our_own_mistake() -> None:
-    """Slots do not grow, and a request has one of them."""
-    slots = Slots(2)
-    slots.take(_sequence(1))
-    with pytest.raises(AssertionError, match="twice"):
-        slots.take(_sequence(1))
-    slots.take(_sequence(2))
-    with pytest.raises(AssertionError, match="than there are slots"):
-        slots.take(_sequence(3))
-    with pytest.raises(KeyError):
-        slots[3]
 
 
 def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:

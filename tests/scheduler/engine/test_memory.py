@@ -24,7 +24,7 @@ from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
-from scheduler.shared.row_bytes import RowBytes, Window
+from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of
@@ -129,39 +129,6 @@ def test_everybody_finishes_within_the_bytes(
     assert not prefixes_of(farm.backend).check_integrity()
 
 
-def test_what_will_be_pinned_is_counted_before_it_is() -> None:
-    """A newcomer stands on what a running row has computed: as soon as it does, nobody can evict that. It
-    waits, if there is no room for the row and for what is kept of it."""
-    shared_prefix = prompt_of(200, 0)
-    farm = _Farm(budget_tokens=420)
-    farm.iterate([request(1, shared_prefix + prompt_of(200, 1), 1)])
-    for _ in range(4):
-        farm.iterate([])
-    farm.iterate([request(2, shared_prefix + prompt_of(1, 2), 1)])
-    assert farm.held_bytes <= farm.budget_bytes
-    while not farm.loop.idle:
-        farm.iterate([])
-        assert farm.held_bytes <= farm.budget_bytes
-    assert farm.ends.keys() == {1, 2}
-
-
-def test_growth_preempts_the_youngest_answer() -> None:
-    """The row with the fewest output tokens is computed again; it goes on where it was."""
-    farm = _Farm(budget_tokens=1500)
-    submits = [request(number, prompt_of(100, number), 1100) for number in range(2)]
-    farm.iterate(submits[:1])
-    for _ in range(30):
-        farm.iterate([])
-    farm.iterate(submits[1:])
-    while not farm.loop.idle:
-        farm.iterate([])
-    assert farm.preemptions >= 1
-    assert farm.preempted[0] == farm.preempted[-1] == 0
-    assert max(farm.preempted) == 1
-    for submit in submits:
-        assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
-
-
 def test_what_can_never_fit_is_refused_in_words() -> None:
     """Both numbers are named, nothing else is disturbed."""
     farm = _Farm(budget_tokens=500)
@@ -261,39 +228,3 @@ def test_a_request_that_is_cancelled_while_preempted_leaves_no_index_of_its_text
     while not farm.loop.idle:
         farm.iterate([])
     assert farm.speculation._rows == {}
-
-
-def test_who_was_preempted_often_enough_stays() -> None:
-    """Fewest tokens first, the younger of two; nobody more than a few times; a lone row never."""
-    memory = _memory(1)
-    rows = [_sequence(1, 5, said=2), _sequence(2, 5, said=1), _sequence(3, 5, said=1)]
-    assert memory.victims(rows) == [rows[2], rows[1]]
-    rows[2].preemptions = MOST_PREEMPTIONS
-    assert memory.victims(rows) == [rows[1], rows[0]]
-    assert memory.victims(rows[:1]) == []
-    assert Memory(10_000, _ONE, 0, lambda: 0).victims(rows) == []
-
-
-def test_an_answer_goes_on_as_part_of_its_prompt() -> None:
-    """Its limit counts what was generated; its sampling position goes on."""
-    sequence = _sequence(1, 5, answer=10, said=2)
-    sequence.requeue()
-    assert (sequence.prompt_tokens, sequence.generated_tokens, sequence.new_tokens) == (7, 2, 0)
-    assert sequence.prompt().tolist() == prompt_of(5, 1)
-    assert sequence.answer().tolist() == [1, 1]
-
-
-def test_a_window_stops_growing_and_a_state_never_grows() -> None:
-    """What a row with such layers holds, whatever of it lies in the prefix cache."""
-    held = RowBytes(token_bytes=2, state_bytes=100, windows=(Window(10, 3), Window(50, 5)))
-    assert held.held(4) == 8 + 100 + 12 + 20
-    assert held.held(40) == 80 + 100 + 30 + 200
-    assert held.held(1000) == 2000 + 100 + 30 + 250
-    assert held.held(1000, in_place_tokens=900) == 200 + 100 + 30 + 250
-
-
-def test_states_of_a_fixed_size_bind_too() -> None:
-    """A recurrent model's rows cost bytes though their tokens cost none."""
-    memory = _memory(250, RowBytes(0, state_bytes=100))
-    assert _fits(memory, _sequence(2, 5), 0, [_sequence(1, 5)])
-    assert not _fits(memory, _sequence(3, 5), 0, [_sequence(1, 5), _sequence(2, 5)])

@@ -15,7 +15,7 @@ from scheduler.models.random_qwen3 import TINY, write_model
 _STARTED = """
 import json, sys
 from pathlib import Path
-from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.__main__ import make_backend
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.scheduler.engine.mlx.loads import load_of
 

@@ -104,26 +104,6 @@ def test_a_prompt_is_passed_by_few() -> None:
     assert passed.index(long) <= MOST_PASSES
 
 
-def test_prompts_that_do_not_end_in_a_step_are_prefilled_in_sequence() -> None:
-    """The last of four is not later for it, and the others do not wait for the last."""
-    reading = _Prompts()
-    prompts = [reading.arrive(600) for _ in range(4)]
-    ended: list[int] = []
-    for step in range(1, 13):
-        (chunk,), _ = reading.step(200)
-        if chunk.request_id not in reading.left:
-            ended.append(step)
-            assert chunk.request_id == prompts[len(ended) - 1]
-    assert ended == [3, 6, 9, 12]
-
-
-def test_prompts_that_end_in_a_step_share_it() -> None:
-    reading = _Prompts()
-    for _ in range(6):
-        reading.arrive(60)
-    assert [len(reading.step(200)[0]) for _ in range(2)] == [3, 3]
-
-
 @given(
     tokens=st.lists(st.integers(1, 900), min_size=1, max_size=12),
     budget=st.integers(LEAST_CHUNK_TOKENS, 1500),

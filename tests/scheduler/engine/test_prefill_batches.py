@@ -100,14 +100,6 @@ def test_a_question_does_not_wait_for_a_long_prompt() -> None:
     assert not set(batches.left) - {0}
 
 
-def test_prompts_of_like_length_share_a_batch() -> None:
-    batches = _Batches()
-    batches.left[0] = _prompt(0, 3000)
-    batches.step(1024)
-    batches.left[1] = _prompt(1, 400)
-    assert batches.step(1024) == [0, 1]
-
-
 def test_what_is_attended_to_in_place_pads_nobody() -> None:
     """A prefix that rows share is no padding; its copy is."""
     for in_place, together in ((10_000, True), (0, False)):

@@ -33,24 +33,11 @@ def test_copies_that_save_time_take_a_bounded_part_of_the_budget(
     assert cost <= GROUP_COST_TOKENS or cost * token_bytes <= budget_bytes / 128
 
 
-def test_what_many_begin_with_stays_where_it_is() -> None:
-    """Eight rows behind one shared prefix; each row's own tokens are copied."""
-    paths = {row: RowPath([_SHARED_PREFIX, (10 + row, 60)], 1060) for row in range(8)}
-    assert set(runs_in_place(paths).values()) == {1}
-
-
 def test_nested_prefixes_are_shared_as_deep_as_it_pays() -> None:
     """All behind the shared prefix, four behind a repository."""
     paths = {row: RowPath([_SHARED_PREFIX, (2, 800)], 1800) for row in range(4)}
     paths |= {row: RowPath([_SHARED_PREFIX], 1000) for row in range(4, 8)}
     assert runs_in_place(paths) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1}
-
-
-def test_many_small_pieces_of_one_long_prefix_are_shared_too() -> None:
-    """A piece alone would not pay; all together do."""
-    pieces = [(piece, 300) for piece in range(6)]
-    paths = {row: RowPath(pieces, 1800) for row in range(8)}
-    assert set(runs_in_place(paths).values()) == {6}
 
 
 def test_little_is_copied() -> None:

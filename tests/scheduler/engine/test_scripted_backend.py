@@ -14,8 +14,7 @@ from scheduler.shared.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.check_vectors import VECTOR_CHECKS
-from tests.contracts.journal import Journal, alone, answers, kv_bytes, prefixes_of, request
-from tests.fakes.faulty_backend import EngineDeath, EngineHang, Faults, FaultyBackend
+from tests.contracts.journal import Journal, answers, kv_bytes, prefixes_of, request
 
 
 def _backend(plan: ScriptedPlan) -> ScriptedBackend:
@@ -23,10 +22,6 @@ def _backend(plan: ScriptedPlan) -> ScriptedBackend:
         raise AssertionError("only a plan with step_seconds takes time")
 
     return ScriptedBackend(plan, sleep=no_wait)
-
-
-def _faulty(**faults: int) -> FaultyBackend:
-    return FaultyBackend(ScriptedPlan(), Faults(**faults))
 
 
 @pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS, *VECTOR_CHECKS])
@@ -48,62 +43,6 @@ def test_it_holds_no_answer_to_a_grammar() -> None:
     held = msgspec.structs.replace(request(1, [1], 3), grammar="start: /a/")
     with pytest.raises(RequestRefused, match="grammar"):
         _backend(ScriptedPlan()).check(EngineSequence.of(held))
-
-
-def test_it_dies_at_its_step() -> None:
-    """The step before is whole; the fatal one does nothing."""
-    journal = Journal(_faulty(die_at_step=3))
-    course = journal.admit(request(1, [1], 9))
-    journal.step()
-    journal.step()
-    with pytest.raises(EngineDeath):
-        journal.step()
-    assert len(course.tokens) == 2
-
-
-def test_it_hangs_at_its_step() -> None:
-    """A hang is not a death: the caller can distinguish them."""
-    journal = Journal(_faulty(hang_at_step=1))
-    journal.admit(request(1, [1], 9))
-    with pytest.raises(EngineHang):
-        journal.step()
-
-
-def test_faults_pass_where_errors_are_caught() -> None:
-    """A death that a handler of `Exception` survives would be none."""
-    assert not issubclass(EngineDeath, Exception)
-    assert not issubclass(EngineHang, Exception)
-
-
-def test_it_dies_of_a_request() -> None:
-    """The token of death kills at admission, and any other prompt is harmless."""
-    backend = _faulty(die_token=66)
-    assert alone(backend, request(1, [65], 2))
-    with pytest.raises(EngineDeath):
-        alone(backend, request(2, [65, 66]))
-
-
-def test_it_refuses_a_request_alone() -> None:
-    """The refused token refuses its request; a neighbour goes on."""
-    journal = Journal(_faulty(refuse_token=66))
-    course = journal.admit(request(1, [65], 2))
-    with pytest.raises(RequestRefused):
-        journal.admit(request(2, [66]))
-    journal.finish()
-    assert len(course.tokens) == 2
-
-
-def test_it_fails_a_request_alone() -> None:
-    """The failing sampler ends its row at the third token, "failed"; a neighbour goes on. A row that
-    ends there anyway has ended, not failed."""
-    backend = _faulty(fail_sampler_token=66)
-    courses = answers(backend, [request(1, [65], 9), request(2, [66], 9), request(3, [66], 3)])
-    assert len(courses[1].tokens) == 9
-    assert len(courses[2].tokens) == 3
-    assert courses[2].retired is not None
-    assert courses[2].retired.reason == "failed"
-    assert courses[2].retired.detail
-    assert courses[3].retired == Retired(3, "length")
 
 
 def test_it_stops_where_the_plan_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -11,28 +12,14 @@ from scheduler.engine.budget.policy import Allowance, Relief
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import PATIENCE_SECONDS, PlanInput, plan
-from scheduler.engine.prefill import PrefillLimits
+from scheduler.engine.plan import PATIENCE_SECONDS, plan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
+from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitReason
 from scheduler.shared.row_bytes import RowBytes
-from scheduler.shared.waits import Waits
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
-
-
-def state_of(waiting: list[EngineSequence], running: list[EngineSequence], **fields: object) -> PlanInput:
-    defaults: dict[str, object] = {
-        "begun": (),
-        "free_slots": 4,
-        "restorable": "anywhere",
-        "hit_ends": lambda sequence: (),
-        "memory": None,
-        "pace": PrefillPace(2048),
-        "limits": PrefillLimits(8, 2048),
-    }
-    return PlanInput(waiting, running, **(defaults | fields))  # type: ignore[arg-type]
+from tests.scheduler.engine.test_plan import state_of
 
 
 def unlike(request_id: int, tokens: int = 20) -> EngineSequence:
@@ -42,21 +29,12 @@ def unlike(request_id: int, tokens: int = 20) -> EngineSequence:
 def test_a_plan_says_why_each_is_not_admitted() -> None:
     """All slots are taken, or the guard holds admission."""
     waiting = [unlike(number) for number in range(3)]
-    assert plan(state_of(waiting, [], free_slots=0), 0.0).waits == dict.fromkeys(range(3), "slot")
-    assert plan(state_of(waiting, [], free_slots=2), 0.0).waits == {2: "slot"}
+    assert plan(state_of(waiting, free=0), 0.0).waits == dict.fromkeys(range(3), "slot")
+    assert plan(state_of(waiting, free=2), 0.0).waits == {2: "slot"}
     held = Allowance(Relief.HOLD)
-    assert plan(state_of(waiting, [unlike(9)], allowance=held), 0.0).waits == dict.fromkeys(
+    assert plan(replace(state_of(waiting, [unlike(9)]), allowance=held), 0.0).waits == dict.fromkeys(
         range(3), "memory"
     )
-
-
-def test_a_follower_waits_for_its_prefix() -> None:
-    """Until its leader has computed it."""
-    prefix = prompt_of(100, 1)
-    leader, follower = (EngineSequence.of(request(n, prefix + [400 + n] * 30)) for n in range(2))
-    assert plan(state_of([leader, follower], []), 0.0).waits == {1: "prefix"}
-    leader.computed_tokens = 100
-    assert plan(state_of([follower], [leader]), 0.0).waits == {}
 
 
 def test_who_does_not_fit_waits_for_the_kv_cache() -> None:
@@ -66,19 +44,6 @@ def test_who_does_not_fit_waits_for_the_kv_cache() -> None:
     assert plan(state_of([large, small], [row], memory=memory), 0.0).waits == {1: "kv_cache"}
     late = plan(state_of([large, small], [row], memory=memory), PATIENCE_SECONDS + 1)
     assert late.waits == {1: "kv_cache", 2: "kv_cache"}
-
-
-def test_a_preempted_one_stays_preempted_until_it_has_a_slot() -> None:
-    """Whatever keeps it from one meanwhile; and each change is sent once."""
-    waits = Waits()
-    waits.preempted(1, 10.0)
-    waits.look({1: "kv_cache", 2: "slot"}, 11.0)
-    assert waits.take(12.0) == [WaitOut(1, "preempted", 2.0), WaitOut(2, "slot", 1.0)]
-    waits.look({1: "slot", 2: "slot"}, 13.0)
-    assert not waits
-    waits.admitted(1, 14.0)
-    waits.admitted(3, 14.0)
-    assert waits.take(14.0) == [WaitOut(1, "nothing")]
 
 
 class Told:
@@ -101,13 +66,6 @@ class Told:
     def rest(self) -> None:
         while not self._loop.idle:
             self.iterate([])
-
-
-def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
-    told = Told(slots=1)
-    told.iterate([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
-    told.rest()
-    assert told.reasons == {2: ["slot", "nothing"]}
 
 
 def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:

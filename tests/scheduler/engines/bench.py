@@ -77,6 +77,12 @@ class PoolBench:
         record.abandon()
         self.pool.cancel(record)
 
+    def read_late(self) -> None:
+        """Let nothing be read in its own step from now on, as in steps whose budget is spent."""
+        ticks = count()
+        self.pool.reading._clock = lambda: float(next(ticks))
+        self.pool.reading._nursery = object()  # type: ignore[assignment]
+
     # --- what engines do
 
     def engine(self, name: str | int) -> Engine:

@@ -40,8 +40,8 @@ Life = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class LivesLauncher:
-    """An `EngineLauncher` whose engines follow a script; the last life is repeated. None: that one cannot be
-    launched."""
+    """An `EngineLauncher` whose engines follow a script; the last life is repeated. One that is None cannot
+    be launched."""
 
     def __init__(
         self,

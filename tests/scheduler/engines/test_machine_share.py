@@ -7,33 +7,24 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engines.machine_share import MachineShare, gpus_of, share_of, sharers_of
+from scheduler.processes.machine_share import gpus_of, share_of, sharers_of
 
 
-def test_one_engine_has_the_machine_as_before() -> None:
+def test_one_engine_has_the_machine() -> None:
     """Nothing changes for anybody who does not ask for several."""
-    assert share_of(0, 1, range(16), ("0", "1")) == MachineShare()
+    assert share_of(0, 1, 16, ("0", "1")) == {}
 
 
 @given(st.integers(2, 16), st.integers(1, 64))
-def test_engines_have_equal_parts_of_the_cores_and_none_in_common(engines: int, cores: int) -> None:
-    """Where there are enough; otherwise one BLAS thread each, on any core."""
-    shares = [share_of(number, engines, range(cores), ()) for number in range(engines)]
-    each = max(1, cores // engines)
-    assert {share.environment["OPENBLAS_NUM_THREADS"] for share in shares} == {str(each)}
-    if cores < engines:
-        assert all(share.cores is None for share in shares)
-        return
-    pinned = [share.cores or frozenset() for share in shares]
-    assert {len(own) for own in pinned} == {each}
-    assert len(frozenset().union(*pinned)) == engines * each
+def test_engines_have_together_as_many_threads_as_there_are_cores(engines: int, cores: int) -> None:
+    """Where there are enough; otherwise one BLAS thread each."""
+    threads = {share_of(number, engines, cores, ())["OPENBLAS_NUM_THREADS"] for number in range(engines)}
+    assert threads == {str(max(1, cores // engines))}
 
 
 def test_each_engine_has_a_gpu_and_a_further_one_shares() -> None:
     """In the order of the operator's list."""
-    cards = [
-        share_of(number, 2, range(8), ("3", "1")).environment["CUDA_VISIBLE_DEVICES"] for number in range(3)
-    ]
+    cards = [share_of(number, 3, 8, ("3", "1"))["CUDA_VISIBLE_DEVICES"] for number in range(3)]
     assert cards == ["3", "1", "3"]
     assert [sharers_of(engines, ("3", "1")) for engines in (1, 2, 3, 4)] == [1, 1, 2, 2]
     assert sharers_of(3, ()) == 3

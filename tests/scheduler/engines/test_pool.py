@@ -87,6 +87,40 @@ def test_a_suspect_at_its_limit_that_had_company_is_alone_the_next_time() -> Non
     assert bench.on_board(0) == [first, new, late], "neither it nor the other one needs to be alone"
 
 
+def test_a_suspect_at_its_limit_boards_beside_trusted_requests_only() -> None:
+    """Its engine has left the pool: where it goes on, a new one could be blamed for its next death."""
+    bench = PoolBench(2, slots=4)
+    bench.ready(0, 1)
+    suspect = bench.arrive()
+    for _ in range(MOST_DEATHS - 1):
+        bench.die(0, DeathCause.HUNG, [suspect])
+        bench.ready(0)
+    for _ in range(3):
+        bench.arrive()
+    assert [len(bench.on_board(name)) for name in (0, 1)] == [2, 2]
+    bench.pool.remove("0")
+    bench.die(0, DeathCause.HUNG)
+    assert suspect.deaths == MOST_DEATHS
+    assert bench.engine(1).quarantined
+    assert suspect.state is State.AWAITING_ENGINE
+    bench.trust(1)
+    assert any(one is suspect for one in bench.on_board(1))
+
+
+def test_what_a_leaver_has_not_read_is_no_part_of_its_answer() -> None:
+    """Its engine had ended it: the rest of its tokens waited for their turn, and is not charged."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    bench.read_late()
+    record = bench.arrive()
+    for _ in range(3):
+        bench.step(0)
+    bench.step(0, [record])
+    assert (record.state, record.output_tokens) == (State.ENDING, 3)
+    bench.cancel(record)
+    assert (record.state, record.output_tokens) == (State.RETIRED, 0)
+
+
 def test_suspects_of_a_crash_go_to_all_engines_at_once_but_to_the_last_one() -> None:
     """One at a time on an engine: when it is trusted the next one takes its place. New requests join them."""
     bench = PoolBench(4, slots=8)
@@ -166,7 +200,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.ready(0, 1)
     suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
     bench.trust(1)
-    bench.pool.drain("0")
+    bench.pool.remove("0")
     bench.die(0)
     assert bench.pool.names == ["1"]
     assert [record.engine for record in suspects].count("1") == 1

@@ -23,7 +23,6 @@ from scheduler.shared.messages import (
     ToEngine,
     TokenOut,
 )
-from scheduler.shared.reports import EngineReport
 
 CEILING = 120.0
 
@@ -63,7 +62,7 @@ class Watched:
 
     def answer(self, now: float, steps: int, reads: int = 0, query: int = 0) -> None:
         disk = DiskCounters(reads=reads)
-        self.watch.answered(Inspection(query, 0, None, disk, EngineReport([], 0, None, {}, steps)), now)
+        self.watch.answered(Inspection(query, 0, None, disk, steps), now)
 
     def learn(self) -> float:
         """Ten quick steps of decoding, a second apart."""

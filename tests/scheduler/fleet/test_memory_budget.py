@@ -14,7 +14,6 @@ from scheduler.engine.budget.limits import divided, part_of
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.shared.messages import MemoryPart, Ready
 from tests.examples import examples
-from tests.scheduler.fleet.farm import Farm
 
 BUDGET = 10_000
 NAMES = ("a", "b", "c", "d")
@@ -164,16 +163,6 @@ def test_what_fits_beside_pinned_models_fits_beside_their_parts(pinned: list[int
         free -= part
     for other in others:
         assert other <= free or other + 1000 * sum(pinned) > 100_000
-
-
-def sharing(need_bytes: int) -> MemoryBudget:
-    return MemoryBudget({name: lambda device: need_bytes for name in ("planner", "titles")})
-
-
-def limits(farm: Farm) -> dict[str, int]:
-    """Return the limit of every running engine, as its own counters say."""
-    ready = {name: model for name, model in farm.models.items() if model.scheduler.pool.ready is not None}
-    return {name: model.scheduler.metrics.of_engine("0").now.guard.limit for name, model in ready.items()}
 
 
 def test_what_is_not_followed_by_another_process_is_free() -> None:

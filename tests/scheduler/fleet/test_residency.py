@@ -43,6 +43,14 @@ def test_nobody_goes_where_it_would_not_be_enough() -> None:
     assert decision.waits == {"b": "memory, which idle, serving has"}
 
 
+def test_an_idle_one_is_unloaded_after_its_seconds() -> None:
+    idle = model("a", used_at=100.0, idle_seconds=900.0)
+    assert at(999.0, idle).unload == ()
+    assert at(1000.0, idle).unload == ("a",)
+    assert at(1000.0, replace(idle, pinned=True)).unload == ()
+    assert at(1000.0, replace(idle, idle_seconds=None)).unload == ()
+
+
 def test_who_can_never_fit_beside_pinned_ones_is_refused_with_the_numbers() -> None:
     decision = at(1000.0, model("a", pinned=True), asked("b"), asked("c", 30))
     assert decision.impossible == {"b": "the model 'b' needs at least 60 B, and 40 B are left beside a"}

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from scheduler.config import FairnessConfig
-from scheduler.fleet.tenant_charges import share_charges
+from scheduler.fleet.fleet import share_charges
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
 

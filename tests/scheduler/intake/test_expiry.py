@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler.config import IntakeConfig
-from scheduler.intake.expiry import Deadlines, Limit
+from scheduler.intake.expiry import Expiry, Limit
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 from tests.examples import examples
 from tests.scheduler.requests.records import make_record
+
+
+def watching(config: IntakeConfig) -> Expiry:
+    return Expiry(config, lambda now: 1.0)
 
 
 def queued(timeout: float | None = None, request_id: int = 1, at: float = 0.0) -> StreamRecord:
@@ -30,7 +34,7 @@ def started(record: StreamRecord, at: float) -> StreamRecord:
 
 def test_without_limits_nothing_is_watched() -> None:
     """The usual case costs nothing."""
-    deadlines = Deadlines(IntakeConfig())
+    deadlines = watching(IntakeConfig())
     deadlines.watch(queued())
     assert (len(deadlines), deadlines.next_at) == (0, math.inf)
 
@@ -49,7 +53,7 @@ def test_the_earliest_limit_that_applies_is_the_one() -> None:
             (queued(timeout), in_queue),
             (started(queued(timeout), 5.0), in_engine),
         ):
-            deadlines = Deadlines(config)
+            deadlines = watching(config)
             deadlines.watch(record)
             assert deadlines.next_at == at
             assert deadlines.take_expired(at - 0.001) == []
@@ -58,7 +62,7 @@ def test_the_earliest_limit_that_applies_is_the_one() -> None:
 
 def test_the_time_in_the_engines_own_line_is_neither_queueing_nor_running() -> None:
     """Looked ahead but in no slot: only the client's own timeout counts."""
-    deadlines = Deadlines(IntakeConfig(queue_seconds=10, max_running_seconds=20))
+    deadlines = watching(IntakeConfig(queue_seconds=10, max_running_seconds=20))
     for timeout, at in ((None, math.inf), (60.0, 60.0)):
         record = queued(timeout)
         deadlines.watch(record)
@@ -72,7 +76,7 @@ class DeadlineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deadlines = Deadlines(IntakeConfig(max_running_seconds=30))
+        self.deadlines = watching(IntakeConfig(max_running_seconds=30))
         self.records: dict[int, StreamRecord] = {}
         self.due: dict[int, float] = {}
         self.now = 0.0

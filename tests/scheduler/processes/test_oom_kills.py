@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.processes.oom_kills import oom_kills
+from scheduler.processes.child_process import oom_kills
 
 MACHINE = {"proc/vmstat": "nr_free_pages 7\noom_kill 5\n"}
 V2 = {"proc/self/cgroup": "0::/penstock\n", "sys/fs/cgroup/penstock/memory.events": "oom 3\noom_kill 2\n"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,8 @@ import pytest
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task
 from scheduler.prompt.model_folder import inspect
-from scheduler.shared.pooling import Pooler
-from tests.fakes.embedder_folder import (
-    SHAPE,
-    modes,
-    write_embedder,
-    write_modules,
-    write_reranker,
-)
+from scheduler.shared.pooling import PooledTokens, Pooler
+from tests.fakes.embedder_folder import SHAPE, modes, write_embedder, write_modules, write_reranker
 
 
 def embedder_in(folder: Path, task: Task = "auto", **options: Any) -> Embedder:
@@ -32,30 +27,33 @@ def pooling(folder: Path, **content: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("tokens", "named"), [("last", "lasttoken"), ("mean", "mean"), ("first", "cls")])
-def test_both_spellings_of_pooling_are_read(tokens: str, named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tokens", "named"), [("last", "lasttoken"), ("mean", "mean")])
+def test_both_spellings_of_pooling_are_read(tokens: PooledTokens, named: str, tmp_path: Path) -> None:
     """A switch for each mode, and sentence-transformers 5.4's one name."""
     folder = write_embedder(tmp_path / "model")
-    switches = modes({"last": "last", "mean": "mean", "first": "pooling_mode_cls_token"}[tokens])
-    assert embedder_in(pooling(folder, **switches)).pooler.tokens == tokens
-    assert embedder_in(pooling(folder, pooling_mode=named)).pooler.tokens == tokens
+    assert embedder_in(pooling(folder, **modes(tokens))).pooler == Pooler(tokens)
+    assert embedder_in(pooling(folder, pooling_mode=named)).pooler == Pooler(tokens)
 
 
 def test_dense_layers_and_length_are_read(tmp_path: Path) -> None:
     """In their order; the last layer gives the number of dimensions."""
     folder = write_embedder(tmp_path / "model", "mean", dense=24)
     found = embedder_in(folder)
-    assert found.pooler == Pooler("embedding", "mean", ("2_Dense",), normalize=True)
+    assert found.pooler == Pooler("mean", ("2_Dense",), normalize=True)
     assert (found.kind, found.dimensions) == ("embedding", 24)
     plain = embedder_in(write_embedder(tmp_path / "plain", normalize=False))
-    assert (plain.pooler, plain.dimensions) == (Pooler("embedding", normalize=False), SHAPE.hidden)
+    assert (plain.pooler, plain.dimensions) == (Pooler(normalize=False), SHAPE.hidden)
 
 
 def test_a_reranker_names_its_tokens(tmp_path: Path) -> None:
+    """A document's relevance is the softmax over both tokens' logits, or the sigmoid of the only one's."""
     found = embedder_in(write_reranker(tmp_path / "two"))
-    assert found.pooler == Pooler("rerank", true_token=7, false_token=3)
+    assert (found.kind, found.pooler, found.answers) == ("rerank", None, (7, 3))
     alone = embedder_in(write_reranker(tmp_path / "one", false_token=None))
-    assert alone.pooler == Pooler("rerank", true_token=7, false_token=None)
+    assert alone.answers == (7,)
+    assert found.relevance([-1.5, -2.75, 3.0]) == pytest.approx(1 / (1 + math.exp(-1.25)))
+    assert alone.relevance([-1.5, 3.0]) == pytest.approx(1 / (1 + math.exp(-1.5)))
+    assert found.relevance([0.0, -1e4, 3.0]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -97,11 +95,11 @@ def test_a_folder_that_says_nothing_gets_the_convention_of_the_task(tmp_path: Pa
     """mlx-lm's conversions keep none of these files. A reranker's tokens are then words of its vocabulary."""
     folder = write_embedder(tmp_path / "model")
     (folder / "modules.json").unlink()
-    assert embedder_in(folder, "embedding").pooler == Pooler("embedding", "last", normalize=True)
+    assert embedder_in(folder, "embedding").pooler == Pooler("last", normalize=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"] |= {"yes": 40, "no": 41}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert embedder_in(folder, "rerank").pooler == Pooler("rerank", true_token=40, false_token=41)
+    assert embedder_in(folder, "rerank").answers == (40, 41)
 
 
 def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> None:
@@ -109,24 +107,24 @@ def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> No
     gemma: dict[str, Any] = {"use_bidirectional_attention": True, "model_type": "gemma3_text"}
     gemma["hidden_act"] = "gelu_pytorch_tanh"
     folder = write_embedder(tmp_path / "gemma", "mean", **gemma)
-    assert embedder_in(folder).pooler.two_way
+    assert embedder_in(folder).pooler == Pooler("mean", two_way=True)
     (folder / "modules.json").unlink()
     with pytest.raises(StartupError, match=r"no modules\.json that says how"):
         inspect(folder)
     other = write_embedder(tmp_path / "other", is_causal=False)
     with pytest.raises(StartupError, match="attends both ways, and mlx-lm's 'qwen3' only backwards"):
         inspect(other)
+    with pytest.raises(StartupError, match="as an embedder"):
+        inspect(folder, "rerank")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (modes("pooling_mode_max_tokens"), "pools by pooling_mode_max_tokens"),
-        (
-            modes("last") | {"pooling_mode_mean_tokens": True},
-            "mean and lasttoken|lasttoken and mean",
-        ),
+        (modes("last") | {"pooling_mode_mean_tokens": True}, "mean and lasttoken|lasttoken and mean"),
         ({"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+        ({"pooling_mode": "cls"}, "pools by cls"),
         ({}, "pools by nothing"),
         (modes("mean") | {"include_prompt": False}, "leaves prompts out"),
     ],

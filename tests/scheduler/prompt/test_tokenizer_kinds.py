@@ -164,9 +164,9 @@ def test_log_probabilities_name_what_the_text_has(kind: str, prompt: Prompt) -> 
     request = GenerationRequest("", prompt, top_logprobs=0)
     _, pieces, text = answered(preparation(kind), request, ids)
     tokens = [entry for piece in pieces for entry in piece.logprobs]
-    assert b"".join(entry.chosen.data for entry in tokens) == text.encode()
+    assert b"".join(entry.spelling(entry.ids[0]) for entry in tokens) == text.encode()
     assert [entry.offset for entry in tokens] == [
-        len(b"".join(one.chosen.data for one in tokens[:place]).decode("utf-8", "ignore"))
+        len(b"".join(one.spelling(one.ids[0]) for one in tokens[:place]).decode("utf-8", "ignore"))
         for place in range(len(tokens))
     ]
 

@@ -274,7 +274,7 @@ class Machine:
     failing_launches: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessesLauncher:
     """An `EngineLauncher` of `EngineProcess`es."""
 

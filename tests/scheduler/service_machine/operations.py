@@ -27,7 +27,7 @@ from scheduler.shared.messages import (
 )
 from tests.fakes.faulty_backend import METAL_TIMEOUT
 from tests.scheduler.engines.engine_lives import READY
-from tests.scheduler.service_machine.engine_process import UNSENDABLE, EngineProcess
+from tests.scheduler.service_machine.engine_process import UNSENDABLE, EngineProcess, ProcessesLauncher
 from tests.scheduler.service_machine.world import ADAPTERS, Client, Setup, World
 
 WEIGHTS = {
@@ -159,8 +159,7 @@ async def operate(world: World, nursery: trio.Nursery, operation: Operation) -> 
         case "launches_fail":
             world.machine.failing_launches = draw.randint(1, 3)
         case "add" | "drain" | "retry" as kind:
-            with suppress(SchedulerError):
-                _change_engines(pool, kind, draw)
+            _change_engines(pool, kind, draw)
         case "load" if len(world.fleet) > 1:
             world.fleet.load(model, trio.current_time())
         case "unload" if len(world.fleet) > 1:
@@ -195,9 +194,13 @@ def _client(world: World, draw: random.Random, model: int) -> Client:
 def _change_engines(pool: Pool, kind: str, draw: random.Random) -> None:
     match kind, pool.names:
         case "add", names if len(names) < 5:
-            pool.add()
+            launcher = pool._provision.launcher_of(0)
+            assert isinstance(launcher, ProcessesLauncher)
+            launcher.place = (launcher.place[0], int(pool.add(launcher).name))
         case "drain", [_, *_] as names:
-            pool.drain(draw.choice(names))
+            name = draw.choice(names)
+            if any(one.name != name and not one.draining and not one.failed for one in pool):
+                pool.remove(name)
         case "retry", [_, *_] as names:
             pool.retry(draw.choice(names))
         case _:

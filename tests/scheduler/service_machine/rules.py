@@ -76,7 +76,7 @@ def _nobody_waits_beside_room(pool: Pool, queue: IntakeQueue) -> None:
 
 def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecord]) -> None:
     """Charges, bounds and timers are those of the requests that are here."""
-    queue, deadlines = scheduler.queue, scheduler.pool.expiry._deadlines
+    queue, expiry = scheduler.queue, scheduler.pool.expiry
     queued = [record for record in here if record.state is State.QUEUED]
     assert len(queue._dispatched) == sum(record.dispatched_at is not None for record in here)
     assert queue._per_tenant == Counter(record.request.tenant for record in queued)
@@ -87,8 +87,8 @@ def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecor
         own = [one for one in here if one.request.tenant == tenant]
         assert account.waiting == sum(one.state is State.QUEUED for one in own)
         assert account.running == sum(one.dispatched_at is not None for one in own)
-    timed = {one.request_id for one in here if one.outcome is None and deadlines._limits(one)}
-    assert timed <= deadlines._watched.keys() <= {one.request_id for one in here}
+    timed = {one.request_id for one in here if one.outcome is None and expiry._limits(one)}
+    assert timed <= expiry._watched.keys() <= {one.request_id for one in here}
 
 
 def _engines_have_what_their_processes_have(world: World, model: int) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
-import trio
 
+from scheduler.processes.child_process import link_pair
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
-from scheduler.shared.link_pair import link_pair
 from scheduler.shared.messages import StepOutput, TokenOut
 
 REAL = socket.socketpair
@@ -32,10 +31,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
         return ends
 
     monkeypatch.setattr(socket, "socketpair", small)
-
-
-def _room(end: socket.socket | trio.socket.SocketType) -> int:
-    return min(end.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
 
 
 def test_the_steps_of_a_pause_fit() -> None:

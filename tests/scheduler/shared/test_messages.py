@@ -24,9 +24,7 @@ _BOUNDED = {
     "Submit.boundaries": "MOST_BOUNDARIES",
     "Submit.labels": "26",
     "PrefixReport.head": "Inspect.head_tokens, which an operator chooses",
-    "PlanReport.preempted": "slots",
     "Begun.requests": "slots and lookahead",
-    "PlanReport.admitted": "slots",
 }
 """Lists of whole numbers, of which each takes 36 bytes of objects and a call to read, and what bounds
 them."""

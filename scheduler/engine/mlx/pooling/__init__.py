@@ -1,1 +1,1 @@
-"""Embedders and rerankers: a vector of each prompt, and no token."""
+"""Embedders: a vector of each prompt, and no token."""

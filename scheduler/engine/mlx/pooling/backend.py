@@ -1,4 +1,4 @@
-"""The back end of embedders and rerankers: prompts in prefill steps, and a vector of each.
+"""The back end of embedders: prompts in prefill steps, and a vector of each.
 
 The loop, the plan and the slots are those of every engine. A step computes
 
@@ -81,7 +81,7 @@ class PoolingBackend:
             device().traits,
         )
         self._rows: dict[int, PooledRow] = {}
-        self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
+        self._dimensions = head.vectors(self._body(mx.array([[0]]))[0]).shape[-1]
         self._token_seconds: float | None = None
         """Seconds a token of the last step that computed any, which predict the next one; None before it."""
 
@@ -101,7 +101,7 @@ class PoolingBackend:
         that never fits."""
         submit, vocabulary = sequence.submit, self._description.vocabulary
         if submit.dimensions is None:
-            raise RequestRefused("this model writes no tokens: ask it for embeddings or a ranking")
+            raise RequestRefused("this model writes no tokens: ask it for embeddings")
         if not sequence.tokens:
             raise RequestRefused("the prompt is empty")
         if not 0 <= submit.dimensions <= self._dimensions:

@@ -1,4 +1,4 @@
-"""Load an embedder or a reranker, whose folder may name its weights otherwise than mlx-lm expects."""
+"""Load an embedder, whose folder may name its weights otherwise than mlx-lm expects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     pooler, folder = command.pooler, Path(command.model_folder)
     assert pooler is not None, "a model that writes tokens"
     loaded = load_weights(command, report, lambda command: _read_model(folder, pooler, command.max_model_len))
-    head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
+    head = PoolingHead(pooler, [_dense(folder / name) for name in pooler.dense])
     device().free_buffers()
     return PoolingBackend(loaded, command, pooler, head)
 
@@ -45,8 +45,7 @@ def _read_model(folder: Path, pooler: Pooler, max_model_len: int | None) -> tupl
     (Qwen3-Embedding, EmbeddingGemma), and there is no `lm_head`, although the embeddings are not tied
     (Qwen3-Embedding-8B). Where there is one, it is not loaded.
     """
-
-    headless = {"tie_word_embeddings": True} if pooler.kind == "embedding" else None
+    headless = {"tie_word_embeddings": True}
     model, config = read_model(folder, max_model_len, headless, _sanitized)
     body_of(model)
     if pooler.two_way:

@@ -1,4 +1,4 @@
-"""Makes a vector of hidden states: which tokens count, linear layers, length, or a reranker's probability."""
+"""Makes a vector of hidden states: which tokens count, linear layers, length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.pooling import PooledTokens, Pooler
 
@@ -30,14 +29,11 @@ class PooledRow:
 
     def add(self, hidden: mx.array, tokens: PooledTokens) -> None:
         """Take in the hidden states of a chunk, (tokens, hidden size)."""
-        match tokens:
-            case "last":
-                self.found = hidden[-1].astype(mx.float32)
-            case "first":
-                self.found = hidden[0].astype(mx.float32) if self.found is None else self.found
-            case "mean":
-                summed = hidden.astype(mx.float32).sum(axis=0)
-                self.found = summed if self.found is None else self.found + summed
+        if tokens == "last":
+            self.found = hidden[-1].astype(mx.float32)
+        else:
+            summed = hidden.astype(mx.float32).sum(axis=0)
+            self.found = summed if self.found is None else self.found + summed
 
     def pooled(self, tokens: PooledTokens) -> mx.array:
         """Return the vector of the whole prompt."""
@@ -62,49 +58,20 @@ class Dense:
 class PoolingHead:
     """The modules behind the pooling, from the model's folder: `vectors` of rows of pooled states."""
 
-    def __init__(self, model: Any, pooler: Pooler, dense: Sequence[Dense] = ()) -> None:
-        self._model = model
+    def __init__(self, pooler: Pooler, dense: Sequence[Dense] = ()) -> None:
         self._pooler = pooler
         self._dense = tuple(dense)
 
-    def size(self, hidden: int) -> int:
-        """Return how many numbers a vector has, for a request without `dimensions`."""
-        if self._pooler.kind == "rerank":
-            return 1
-        return int(self._dense[-1].weight.shape[0]) if self._dense else hidden
-
     def vectors(self, pooled: mx.array) -> Vector:
         """Return the vectors, (rows, size), of pooled states, (rows, hidden size) float32."""
-        if self._pooler.kind == "rerank":
-            return np.asarray(self._probabilities(pooled))
         for layer in self._dense:
             pooled = layer(pooled)
         return np.asarray(pooled.astype(mx.float32))
 
-    def _probabilities(self, pooled: mx.array) -> mx.array:
-        """Return each row's probability of the true token: by the softmax over the two tokens' logits, or by
-        the sigmoid of its own where there is no false token."""
-        states = pooled.astype(self._embedding.weight.dtype) if self._is_plain else pooled
-        head = getattr(self._model, "lm_head", None)
-        logits = (head or self._embedding.as_linear)(states).astype(mx.float32)
-        odds = logits[:, self._pooler.true_token]
-        if self._pooler.false_token is not None:
-            odds = odds - logits[:, self._pooler.false_token]
-        return mx.sigmoid(odds)[:, None]
-
-    @property
-    def _embedding(self) -> Any:
-        return body_of(self._model).embed_tokens
-
-    @property
-    def _is_plain(self) -> bool:
-        """Return whether the weights are not packed, so that their type is that of the states."""
-        return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
-
     def cut(self, vector: Vector, dimensions: int) -> Vector:
         """Return the first `dimensions` numbers (0: all), of length 1 where the model's are."""
         vector = vector[: dimensions or len(vector)]
-        if self._pooler.kind == "rerank" or not self._pooler.normalize:
+        if not self._pooler.normalize:
             return vector
         length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
         return (vector / max(length, _LEAST_LENGTH)).astype(np.float32)

@@ -1,7 +1,7 @@
 """The seam between the two ways to choose tokens: MLX's graph (`graph_chooser.py`), NumPy
 (`host_chooser.py`).
 
-`tests/scheduler/engine/mlx/sampling/test_choosers.py` holds both to one contract.
+`tests/scheduler/engine/mlx/sampling/test_rows_sampler.py` holds both to one contract.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def body_of(model: Any) -> Any:
     body = getattr(getattr(model, "language_model", model), "model", None)
     if body is None or not hasattr(body, "embed_tokens"):
         raise LoadRefused(
-            f"mlx-lm's {type(model).__module__} gives no hidden states, which --task embedding and rerank"
-            " need: serve another model"
+            f"mlx-lm's {type(model).__module__} gives no hidden states, which --task embedding needs:"
+            " serve another model"
         )
     return body

@@ -50,7 +50,7 @@ def report(taken: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, d
     (folder / "half" / "config.json").write_text("{")
     command = [sys.executable, "-m", "api", "doctor", "--json"]
     done = subprocess.run(
-        [*command, "--port", str(taken), "--folder", str(folder)],
+        [*command, "--port", str(taken), "--models-folder", str(folder)],
         capture_output=True,
         text=True,
         timeout=120,

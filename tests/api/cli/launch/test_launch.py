@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from api.cli import running_server
 from api.cli.errors import OperatorError
 from api.cli.launch.command import launch
+from scheduler.shared.user_cache import user_cache_folder
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing
 
@@ -46,14 +47,13 @@ def server() -> Iterator[PlayedServer]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """HOME is empty, PATH has `qwen` and what a shell has; nothing listens at the default address."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "tmp").mkdir()
     agent = tmp_path / "bin" / "qwen"
     agent.write_text(ASK.format(python=sys.executable))
     agent.chmod(0o755)
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("RECORD", str(tmp_path / "record"))
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
@@ -69,27 +69,41 @@ def record(home: Path) -> Any:
     return json.loads((home.parent / "record").read_text())
 
 
-def test_an_agent_talks_to_the_server_and_leaves_nothing(server: PlayedServer, home: Path) -> None:
-    """Through the real command line; the exit code is the agent's."""
-    done = subprocess.run(
-        [sys.executable, "-m", "api", "launch", "qwen", "--url", server.url, "--", "-p", "two words"],
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "api", "launch", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
+
+
+def test_an_agent_takes_the_commands_place(server: PlayedServer, home: Path) -> None:
+    """Terminal, signals and exit code are its own; its configuration is a file in the user's caches alone."""
+    done = launched("qwen", "--url", server.url, "--", "-p", "two words")
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
     arguments, environment, said = record(home)
     assert said == "The heron stands."
     assert arguments == ["--auth-type", "openai", "--model", "tiny", "-p", "two words"]
     assert environment["OPENAI_BASE_URL"] == f"{server.url}/v1"
     assert environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] == "10240"
-    assert list(home.iterdir()) == []
-    assert list((home.parent / "tmp").iterdir()) == []
+    configuration = Path(environment["QWEN_CODE_SYSTEM_DEFAULTS_PATH"])
+    assert json.loads(configuration.read_text())["model"]["generationConfig"]["contextWindowSize"] > 0
+    assert [path for path in home.rglob("*") if path.is_file()] == [configuration]
+    assert configuration.is_relative_to(user_cache_folder({"HOME": str(home)}))
+
+
+def test_what_cannot_be_run_is_an_error(server: PlayedServer, home: Path) -> None:
+    (home.parent / "bin" / "qwen").write_text("#!/no/such/program\n")
+    done = launched("qwen", "--url", server.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot run " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_served_model_may_be_chosen(server: PlayedServer, home: Path) -> None:
-    assert typed("--url", server.url, "--model", "owner/alias", "qwen").exit_code == 3
+    assert launched("--url", server.url, "--model", "owner/alias", "qwen").returncode == 3
     assert record(home)[0][3] == "owner/alias"
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
 from api.cli.launch.agents import AGENTS, Setup, output_tokens, target_of
-from api.cli.launch.command import setup_of, warning
-from api.cli.launch.foreground import environment_of
+from api.cli.launch.command import environment_of, setup_of, warning
 from api.cli.running_server import ListedModel, RunningServer
 
 CODER = ListedModel("coder", 131_072)

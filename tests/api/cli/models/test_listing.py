@@ -92,10 +92,7 @@ def test_agents_have_no_more_tokens_than_the_context(cache: Path) -> None:
     assert usual.output == run("show", "owner/small", "--tokens", "4096").output
     assert "4,096 tokens each that share nothing" in usual.stdout
     assert "32,768" not in usual.output
-    assert (beyond.stdout, beyond.stderr) == (
-        usual.stdout,
-        "penstock: the context has 4,096 tokens at most, not 10,000\n",
-    )
+    assert beyond.output == usual.output
 
 
 def test_show_says_what_quantised_weights_take_on_a_processor(

@@ -39,7 +39,7 @@ def test_a_model_that_fits_has_the_engines_own_limit_and_budget() -> None:
     assert found.fits
     assert found.limit_bytes == int(12 * GB * 0.95)
     assert 5 * GB < found.kv_bytes < 6 * GB
-    assert found.agents(32768) == found.kv_bytes // (100_000 * 32768) == 1
+    assert found.agents(ROW, 32768) == found.kv_bytes // (100_000 * 32768) == 1
 
 
 def test_a_model_that_does_not_fit_says_so_with_figures() -> None:
@@ -48,14 +48,14 @@ def test_a_model_that_does_not_fit_says_so_with_figures() -> None:
     assert not found.fits
     assert "the weights take 4.00 GB" in found.reason
     assert "limit is 2.85 GB" in found.reason
-    assert found.agents(1024) == 0
+    assert found.agents(ROW, 1024) == 0
 
 
 def test_a_processor_computes_in_float32() -> None:
     """So it needs the wide weights, where no process has measured them; rows are then not known."""
     cpu = Machine("cpu", "cpu", True, 64 * GB)
     found = plan(cpu)
-    assert (found.weights_bytes, found.agents(1000), found.longest(1000)) == (16 * GB, None, None)
+    assert (found.weights_bytes, found.row) == (16 * GB, None)
     assert plan(mac(64)).weights_bytes == 4 * GB
 
 
@@ -73,9 +73,7 @@ def test_agents_that_a_plan_counts_fit_into_its_kv(
     """One more does not."""
     row = RowBytes(token_bytes, state_bytes, (Window(1024, 1000),))
     found = plan(mac(gigabytes), ModelMemory(weights_bytes, row))
-    agents, longest = found.agents(tokens), found.longest(tokens)
-    assert agents is not None
-    assert longest is not None
+    agents, longest = found.agents(row, tokens), found.longest(row, tokens)
     assert agents * row.held(tokens) <= found.kv_bytes < (agents + 1) * row.held(tokens) or not row.held(
         tokens
     )

@@ -10,19 +10,6 @@ from scheduler.engine.budget.learned import ChunkPeak, CopyPeak
 _MB = 1 << 20
 
 
-def test_before_any_chunk_the_first_guess_is_shared_by_tokens() -> None:
-    peak = ChunkPeak(first_bytes=800 * _MB, most_tokens=512)
-    assert peak.needed_bytes(512, 0) == 800 * _MB
-    assert peak.needed_bytes(64, 0) == 100 * _MB
-
-
-def test_a_chunk_costs_what_chunks_like_it_did() -> None:
-    peak = ChunkPeak(first_bytes=10_000 * _MB, most_tokens=512)
-    for _ in range(20):
-        peak.observe(512, 1000, 300 * _MB)
-    assert 300 * _MB <= peak.needed_bytes(512, 1000) <= 301 * _MB
-
-
 chunks = st.lists(
     st.tuples(st.integers(1, 512), st.sampled_from((0, 100, 100_000)), st.integers(0, 4 << 30)),
     min_size=1,
@@ -76,12 +63,6 @@ def test_steps_that_copy_nothing_do_not_make_it_forget() -> None:
     for _ in range(10_000):
         copies.observe(100 * _MB, _MB)
     assert copies.needed_bytes(50 * _MB) == 50 * _MB
-
-
-def test_a_batch_without_rows_teaches_nothing() -> None:
-    copies = CopyPeak()
-    copies.observe(0, 50 * _MB)
-    assert copies.needed_bytes(100 * _MB) == 0
 
 
 def test_copies_are_of_all_rows_before_any_was_seen_and_never_little() -> None:

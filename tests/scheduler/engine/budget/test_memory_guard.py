@@ -43,14 +43,6 @@ class _Guarded:
         return allowed(self.given_up, fitting)
 
 
-def test_with_room_nothing_is_given_up() -> None:
-    assert _Guarded().see(_AMPLE, times=10) == Allowance()
-
-
-def test_without_any_bound_nothing_is_given_up() -> None:
-    assert _Guarded().see(replace(_AMPLE, limit=0, used=1 << 50)) == Allowance()
-
-
 def test_cached_prefixes_go_first_by_as_much_as_is_short() -> None:
     allowance = _Guarded().see(replace(_AMPLE, used=9_950))
     assert allowance == Allowance(Relief.EVICT, kv_bytes=800 - 50)

@@ -42,14 +42,6 @@ def _cuda(free_bytes: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("limit_bytes", "expected"), [(_GB, 32 << 20), (5_400_000_000, 84_375_000), (200 * _GB, 1 << 30)]
-)
-def test_the_scores_of_attention_follow_the_limit(limit_bytes: int, expected: int) -> None:
-    """A Mac with 8 GB computes attention in pieces of 84 MB, a large GPU in pieces of a gigabyte."""
-    assert MemoryLimit(limit_bytes).score_bytes == expected
-
-
 def _limit(
     device: dict[str, Any], machine_bytes: int = 16 * _GB, option: float = 0, weights: int = _WEIGHTS
 ) -> MemoryLimit:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Many
-from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
@@ -19,16 +16,13 @@ from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import Relief
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.device import Pressure
-from scheduler.engine.drafts.speculation import DraftTokens, Proposal, Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes
-from tests.contracts.journal import alone, prefixes_of, prompt_of, request
+from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
 
@@ -177,23 +171,6 @@ def test_what_joins_at_once_fits_before_it_joins() -> None:
     assert len(farm.retired) == 16
 
 
-def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
-    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.iterate([request(0, prompt_of(200, 1), 1)])
-    farm.finish()
-    farm.device.outside_bytes = 70_000 - _WEIGHTS_BYTES
-    for _ in range(4):
-        farm.iterate([request(1, prompt_of(200, 2), 1)] if 1 not in farm.tokens else [])
-        if farm.reliefs[-1] >= Relief.SMALL_CHUNKS:
-            break
-    sizes = []
-    for _ in range(5):
-        before = farm.loop._meter.totals.prefilled_tokens
-        farm.iterate()
-        sizes.append(farm.loop._meter.totals.prefilled_tokens - before)
-    assert set(sizes) == {LEAST_CHUNK_TOKENS}
-
-
 def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> None:
     """Relief is temporary; a refusal would be final."""
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
@@ -204,17 +181,6 @@ def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> 
     farm.iterate([request(1, prompt_of(400, 2), 1)])
     farm.finish()
     assert farm.retired[1].reason == "length"
-
-
-def test_freed_buffers_go_back_when_memory_is_short() -> None:
-    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.iterate([request(0, prompt_of(200, 1), 50)])
-    for _ in range(10):
-        farm.iterate()
-    assert farm.device.cleared == 0
-    farm.device.outside_bytes = 55_000
-    farm.iterate()
-    assert farm.device.cleared > 0
 
 
 def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
@@ -298,39 +264,6 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
         left = limit.kv_budget_bytes(watch.state.chunk_peak)
         assert prefixes.budget_bytes <= left + left // 16 + _MB
         assert allowance.kv_bytes is None or prefixes.budget_bytes <= allowance.kv_bytes
-
-
-def test_a_changed_budget_costs_no_drafts() -> None:
-    """What the last step reported of the rows stays true: what their grammars force, and that tokens are
-    pending."""
-
-    class Forcing(ScriptedBackend):
-        def execute(self, plan: StepPlan) -> StepResult:
-            result = super().execute(plan)
-            return replace(result, forced=dict.fromkeys(self._rows, (1, 2, 3)) if plan.foresee else {})
-
-    class Noting(Speculation):
-        def proposals(
-            self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
-        ) -> list[Proposal]:
-            known.append(forced)
-            return []
-
-    known: list[DraftTokens] = []
-    device = FakeDevice(1 << 30)
-    backend = Forcing(_PLAN, kv_cache_bytes=60_000, device=device, memory_limit_bytes=60_000)
-    device.held_bytes = backend._held_bytes
-    now = count()
-    loop = EngineLoop(
-        backend, 4, PrefillPace(_CHUNK_TOKENS), speculation=Noting(), clock=lambda: float(next(now))
-    )
-    loop.iterate([request(1, [1], 50)])
-    loop.iterate([])
-    before = prefixes_of(backend).budget_bytes
-    device.pressure = Pressure.CRITICAL
-    loop.iterate([])
-    assert prefixes_of(backend).budget_bytes < before
-    assert known == [{}, {1: (1, 2, 3)}, {1: (1, 2, 3)}]
 
 
 @pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])

@@ -7,14 +7,13 @@ import os
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scheduler.engine.disk.block_chain import Chain, Place
-from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.disk.block_file import Content
 from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier, ReadOutcome
 from tests.scheduler.engine.disk.disk_contents import (
@@ -393,34 +392,6 @@ def test_a_full_queue_drops_the_newest_and_what_would_stand_on_it(
     assert tier.close(SOON)
     assert tier.statistics().writes == 4, "what was there is not written again"
     assert len(files_in(tmp_path)) == 4, "closing writes what was put"
-
-
-def test_two_snapshots_at_one_position_are_kept_apart(tier: DiskTier, desk: Desk) -> None:
-    chains = [tier.chain([*spelt("a"), end], "") for end in (1, 2, 3)]
-    put_all(tier, chains[0])
-    for chain in chains[:2]:
-        assert put_snapshot(tier, chain, 257)
-    assert tier.flush(SOON)
-    assert [tier.deepest_snapshot(chain, 257) for chain in chains] == [257, 257, 0]
-    os.truncate(desk.path / chains[0].snapshot(257).file_name, 3)
-    assert tier.start_read(chains[0], 0, 0, snapshot=257).result(SOON) == ReadOutcome()
-    assert [tier.deepest_snapshot(chain, 257) for chain in chains] == [0, 257, 0]
-
-
-def test_what_was_written_or_read_is_let_go(tier: DiskTier) -> None:
-    """By an idle thread, too: it may be hundreds of megabytes."""
-    chain = tier.chain(spelt("a"), "")
-    data = memoryview(bytes(64))
-    written = weakref.ref(data)
-    tier.put_block_nowait(chain, 256, Content({"a": HostArray("U8", (64,), data)}))
-    del data
-    assert tier.flush(SOON)
-    assert written() is None
-    (content,) = read_all(tier, chain).blocks
-    read = weakref.ref(content.arrays["a"].data)
-    del content
-    assert tier.flush(SOON)
-    assert read() is None
 
 
 def test_the_folder_stays_taken_as_long_as_the_disk_hangs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from array import array
 from collections.abc import Sequence
 
@@ -63,18 +62,6 @@ def test_python_and_numpy_enter_the_same(pieces: list[list[int]], order: int) ->
     assert np.array_equal(at_once._ends, pieced._ends)
 
 
-def test_a_text_is_long_enough_for_numpy() -> None:
-    """Or the test above would compare one path with itself."""
-    generator = random.Random(1)
-    whole = array("I", [generator.randrange(1 << 17) for _ in range(5000)])
-    at_once, by_one = NgramTable(3, 5000), NgramTable(3, 5000)
-    at_once.extend(whole)
-    for end in range(len(whole) + 1):
-        by_one.extend(whole[:end])
-    assert np.array_equal(at_once._ends, by_one._ends)
-    assert np.count_nonzero(at_once._ends) > 3000
-
-
 @given(text=st.lists(_TOKENS, max_size=200), answer=st.lists(_TOKENS, max_size=20))
 def test_another_text_is_searched_as_well(text: list[int], answer: list[int]) -> None:
     """The client's prediction: what follows there the answer's last tokens."""
@@ -92,13 +79,3 @@ def test_another_text_is_searched_as_well(text: list[int], answer: list[int]) ->
 @pytest.mark.parametrize(("tokens", "most_bytes"), [(0, 4 << 10), (500, 4 << 10), (10_000_000, 512 << 10)])
 def test_memory_is_bounded(tokens: int, most_bytes: int) -> None:
     assert memoryview(NgramTable(3, tokens)._ends).nbytes <= most_bytes
-
-
-def test_a_text_beyond_the_bound_costs_matches_and_no_truth() -> None:
-    """The last of runs that all differ are found, and none at a wrong place."""
-    text = array("I", range(300_000))
-    table = NgramTable(3, len(text))
-    table.extend(text)
-    found = {end: table.find(text, text[:end]) for end in range(3, len(text), 997)}
-    assert all(place in (None, end) for end, place in found.items())
-    assert sum(place is not None for place in found.values()) > len(found) / 8

@@ -46,36 +46,6 @@ def test_what_followed_the_text_s_last_tokens_may_follow_again() -> None:
     assert set(found) == {"long_match", "short_match"}
 
 
-def test_what_repeats_goes_on_repeating() -> None:
-    """Where the text ends before enough is drafted."""
-    row = _row([1, 2, 3, 4] * 3)
-    assert _candidates(_drafts(row), row)["short_match"] == ((1, 2, 3, 4) * 4)[:_COUNT]
-
-
-def test_nothing_is_drafted_where_nothing_came_back() -> None:
-    row = _row(_REPEATED)
-    assert _candidates(_drafts(row), row) == {}
-
-
-def test_what_the_grammar_forces_comes_first() -> None:
-    row = _row([1, 2, 3, 4] * 3)
-    drafts = _drafts(row)
-    assert list(_candidates(drafts, row, (7, 8))) == ["grammar", "long_match", "short_match"]
-    assert _candidates(drafts, row, range(40))["grammar"] == tuple(range(_COUNT))
-
-
-def test_a_source_is_held_against_what_the_row_writes() -> None:
-    """Whether or not it was verified, each source by itself; one that was not asked stays as it was."""
-    row = _row([*_REPEATED, 1, 2, 3, 9, *_REPEATED[:8], 1, 2, 3])
-    drafts = _drafts(row)
-    for position in range(30):
-        _candidates(drafts, row, (50, 51))
-        row.tokens.append(9 if position == 0 else _REPEATED[(position - 1) % 20])
-    assert drafts.chances["short_match"] > 0.9
-    assert drafts.chances["grammar"] < 0.02
-    assert drafts.chances["prediction"] == 0.5
-
-
 @given(right=st.integers(0, _COUNT), more=st.integers(0, 3))
 def test_all_tokens_of_a_step_are_judged_once(right: int, more: int) -> None:
     """As far as the first that was not expected: nothing is known of what would have come behind it."""
@@ -114,12 +84,6 @@ def test_the_prediction_is_found_again_behind_another_word() -> None:
             row.tokens.append(token)
             assert ("prediction" in _candidates(drafts, row)) == (known == 2)
         assert _candidates(drafts, row)["prediction"] == tuple(_PREDICTION[13 : 13 + _COUNT])
-
-
-def test_an_answer_that_begins_otherwise_is_not_taken_for_the_prediction() -> None:
-    for answer in ([201], [200, 202], [9, 8, 7, 6]):
-        row = _row([1, 2, 3], answer, _PREDICTION)
-        assert "prediction" not in _candidates(_drafts(row), row)
 
 
 def test_a_resumed_answer_goes_on_in_its_prediction() -> None:

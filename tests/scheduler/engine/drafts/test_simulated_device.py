@@ -109,13 +109,6 @@ def _seconds(device: DeviceModel, text: str, rows: int, speculation: Speculation
     return clock.now
 
 
-def test_a_step_lasts_as_its_model_says() -> None:
-    assert FREE.seconds(32, 17) == pytest.approx(0.021)
-    assert FREE.seconds(32, 1) == pytest.approx(0.02)
-    assert IN_ALL.seconds(4, 16) == pytest.approx(0.021)
-    assert IN_ALL.seconds(32, 4) == pytest.approx(0.041)
-
-
 @pytest.mark.parametrize("rows", sampled([1, 8], [1]))
 def test_text_that_is_copied_comes_several_times_as_fast(rows: int) -> None:
     """The less of it is copied, the less; where many rows share the device's speed, the less."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.budget.room import StepRoom
-from scheduler.engine.drafts.row_drafts import SOURCES
 from scheduler.engine.drafts.speculation import (
     LEAST_GAIN,
     MOST_DELAY,
@@ -85,26 +83,6 @@ def test_the_choice_is_the_best_by_its_own_numbers(
     assert best > rows * LEAST_GAIN
 
 
-def test_without_gain_nothing_is_drafted() -> None:
-    """By cost, by chance, or because a pending token must be as expected, too."""
-    dear = _Known(dict.fromkeys(DRAFTED, 20.0))
-    assert chosen([_proposal(1, 1.0)], 1, dear, 1024) == ()
-    assert chosen([_proposal(1, 0.0)], 1, _FREE, 1024) == ()
-    assert chosen([], 4, _FREE, 1024) == ()
-    even = _Known({1: 1.5, 3: 9.0, 7: 9.0, 15: 9.0})
-    assert chosen([_proposal(1, 0.8)], 1, even, 1024)
-    assert not chosen([_proposal(1, 0.7, behind_pending=True)], 1, even, 1024)
-
-
-def test_one_row_s_drafts_do_not_hold_up_the_others() -> None:
-    """Fifteen of seventeen tokens would come sooner, but fifteen rows would wait for twice as long."""
-    costs = _Known({1: 1.2, 3: 2.0, 7: 2.0, 15: 2.0})
-    assert len(chosen([_proposal(1, 1.0)], 1, costs, 1024)[0].tokens) == 15
-    assert chosen([_proposal(1, 1.0)], 16, costs, 1024) == ()
-    everyone = [_proposal(number, 1.0) for number in range(16)]
-    assert len(chosen(everyone, 16, costs, 1024)[0].tokens) == 15
-
-
 def test_expected_tokens_are_those_of_a_run_that_ends_with_the_first_wrong_one() -> None:
     assert _proposal(1, 0.5).expected_tokens(3) == pytest.approx(0.5 + 0.25 + 0.125)
     assert _proposal(1, 0.5, behind_pending=True).expected_tokens(2) == pytest.approx(0.25 + 0.125)
@@ -133,29 +111,6 @@ def test_no_draft_goes_beyond_the_answer_s_end(most: int, generated: int, has_pe
     assert len(found[0].draft.tokens) == min(left, DRAFTED[-1])
 
 
-def test_a_pending_token_is_not_drafted() -> None:
-    """It is sampled already: drafts are of what comes behind it."""
-    row = _decoding()
-    ((known,), (pending,)) = (Speculation(_FREE).proposals([row], {}, flag) for flag in (False, True))
-    assert pending.draft.tokens[:5] == known.draft.tokens[1:6]
-    assert (known.behind_pending, pending.behind_pending) == (False, True)
-    forced = Speculation(_FREE).proposals([row], {1: (7, 8, 9)}, True)[0]
-    assert forced.draft.tokens != (7, 8, 9)
-
-
-def test_what_is_learnt_of_all_rows_is_where_new_rows_begin() -> None:
-    speculation = Speculation(_FREE)
-    for number in range(30):
-        row = _decoding(number)
-        speculation.proposals([row], {}, False)
-        row.tokens.append(77)
-        speculation.proposals([row], {}, False)
-        assert speculation.ended(number) == (0, 0)
-    (new,) = speculation.proposals([_decoding(99)], {}, False)
-    assert new.chance < 0.4
-    assert speculation.counters.sources == {}, "nothing was verified"
-
-
 def test_a_row_that_copies_is_verified_in_the_end() -> None:
     """With the costs of 8 rows of a model of 135M parameters on two cores, and a token pending, as in every
     step with overlap: fifteen right drafts are four times the tokens a second, and what the row writes shows
@@ -170,24 +125,6 @@ def test_a_row_that_copies_is_verified_in_the_end() -> None:
         for row in rows:
             row.tokens.append(_TEXT[position % 4])
     raise AssertionError("what is never verified is never learnt")
-
-
-def test_drafts_of_rows_that_failed_are_not_counted() -> None:
-    """Nothing was written for them: their drafts were neither right nor wrong."""
-    speculation = Speculation(_FREE)
-    (one,) = speculation.proposals([_decoding()], {}, False)
-    speculation.count([one.draft], {})
-    assert speculation.counters.sources == {}
-    assert speculation.counters.steps == 1
-
-
-def test_a_draft_that_ends_the_answer_is_accepted() -> None:
-    """A stop token that was drafted: no token comes behind it, and it was right all the same."""
-    speculation = Speculation(_FREE)
-    speculation.proposals([_decoding()], {}, False)
-    speculation.count([Draft(1, (7, 8, 9), "prediction")], {1: [7, 8]})
-    assert speculation.counters.sources == {"prediction": (3, 2)}
-    assert speculation.ended(1) == (2, 1)
 
 
 def test_what_became_of_the_prediction_is_counted() -> None:
@@ -264,20 +201,3 @@ def test_a_preempted_row_s_drafts_go_with_it() -> None:
     todo = _planned(rows, memory=memory)
     assert todo.preempt == (1,)
     assert [draft.request_id for draft in todo.drafts] == [2]
-
-
-def test_prompts_are_computed_beside_drafts() -> None:
-    todo = _planned([_decoding(1, generated=3), EngineSequence.of(request(2, [5] * 50, 3))])
-    assert [chunk.request_id for chunk in todo.chunks] == [2]
-    assert [draft.request_id for draft in todo.drafts] == [1]
-
-
-def test_a_row_without_speculation_has_no_wish_for_foresight() -> None:
-    row = _decoding(1, generated=3)
-    todo = plan(replace(_state([row]), verified_tokens=0, proposals=()), now=0.0)
-    assert (todo.drafts, todo.foresee) == ((), False)
-
-
-def test_sources_are_those_that_have_chances() -> None:
-    assert set(Speculation()._chances) == set(SOURCES)
-    assert msgspec.structs.fields(Draft)[2].name == "source"

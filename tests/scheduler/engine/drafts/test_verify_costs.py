@@ -39,32 +39,6 @@ def test_unknown_widths_are_tried_one_at_a_time() -> None:
             assert costs.ratio(4, following) == pytest.approx(1 + 0.1 * following, rel=1e-3)
 
 
-def test_a_width_that_was_skipped_keeps_wider_ones_untried() -> None:
-    assert _known(_learnt(drafted=[(7, 1.2)])) == [1]
-
-
-def test_rows_have_costs_of_their_own() -> None:
-    """Batches that differ by a fifth share them. Others are plain until a plain step of theirs was measured:
-    the ratio of two sizes says nothing."""
-    costs = _learnt(rows=16, drafted=[(1, 3.0)] * 3)
-    assert costs.ratio(17, 1) == pytest.approx(3.0, rel=1e-3)
-    assert costs.ratio(20, 1) == costs.ratio(8, 1) == math.inf
-    costs.learn(0.02, 8, 0)
-    assert costs.ratio(8, 1) == pytest.approx(1.1)
-
-
-def test_nothing_is_tried_before_a_plain_step_is_known() -> None:
-    costs = VerifyCosts()
-    costs.learn(5.0, 4, 1)
-    assert costs.ratio(4, 1) == math.inf
-    assert costs.plain_seconds(4) == 0
-
-
-def test_a_width_of_an_answer_s_end_teaches_nothing() -> None:
-    """As few drafts as there were tokens left: nobody asks for that width."""
-    assert _known(_learnt(drafted=[(2, 1.2), (6, 1.3)])) == [1]
-
-
 def test_a_clock_that_stands_still_teaches_nothing() -> None:
     costs = _learnt()
     costs.learn(0.0, 4, 1)

@@ -118,7 +118,7 @@ class GrammarEngine:
         self.backend = made.backend(load_of(made.folder, **changes))
         self.loop = EngineLoop(self.backend, 32, PrefillPace(256))
         self.answers: dict[int, Answer] = {}
-        self.preemptions = 0
+        self.preemptions = self.steps = 0
 
     def submit(self, request: GenerationRequest, done: Iterable[int] = ()) -> tuple[int, Submit]:
         """As the parent sends it; `done`: tokens of the answer from another engine."""
@@ -133,7 +133,7 @@ class GrammarEngine:
     def iterate(self, commands: Iterable[ToEngine] = ()) -> None:
         for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
-            self.preemptions = frame.counters.preemptions
+            self.preemptions, self.steps = frame.counters.preemptions, frame.counters.steps
             for token in frame.tokens:
                 answer = self.answers[token.request_id]
                 answer.tokens.append(token.token)

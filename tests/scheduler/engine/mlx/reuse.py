@@ -38,6 +38,7 @@ from scheduler.shared.messages import (
     Submit,
     ToEngine,
 )
+from scheduler.shared.token_ids import KEY_BYTES
 from tests.contracts.journal import prefixes_of, prompt_of, request
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
@@ -77,14 +78,19 @@ class ReuseEngine:
         tier: DiskTier | None = None,
         kv_cache_dtype: KvCacheDtype = "auto",
         group_cost_tokens: int = 0,
+        batching: Batching | None = None,
+        budget_tokens: int = 0,
         **changes: Any,
     ) -> None:
-        """By default, whatever two rows share they share in place, however little it is."""
+        """By default, whatever two rows share they share in place, however little it is, and `batching` is
+        what the check at load finds. `budget_tokens`: how many fit into the KV budget, in place of bytes."""
         self.model = model
         used = make_prompt_cache(model)
-        model(mx.array([[0]]), cache=used)
+        vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
         held = row_bytes(used, PACKINGS[kv_cache_dtype])
-        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
+        if budget_tokens:
+            budget_bytes = held.held(budget_tokens) + KEY_BYTES * budget_tokens
+        ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
         ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
@@ -93,7 +99,7 @@ class ReuseEngine:
             load,
             tier=tier,
             group_cost_tokens=group_cost_tokens,
-            batching=batching_of(model, family),
+            batching=batching or batching_of(model, family),
         )
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.heard: dict[int, Heard] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 from llguidance.numpy import fill_next_token_bitmask
 
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.sequence import EngineSequence
 from scheduler.structure import OneOf
 from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
@@ -110,61 +108,3 @@ def test_a_compilation_that_raises_refuses_its_request_alone(
     assert str(error) in retired.detail
     (again,) = engine.run(asked(word, 4))
     assert engine.text(again) == "left"
-
-
-def test_compiled_grammars_are_kept_and_the_oldest_goes(
-    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine's own: as many as it may, and one that went is made again."""
-    engine = model.engine()
-    tokenizer = engine.backend._grammars._tokenizer
-    grammars = Grammars(tokenizer, kept=2)
-    submits = [engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "a")]
-    compiled: list[str] = []
-    compile_one = grammars._compile
-
-    def counted(grammar: str) -> Any:
-        compiled.append(grammar)
-        return compile_one(grammar)
-
-    monkeypatch.setattr(grammars, "_compile", counted)
-    for submit in [*submits, submits[0]]:
-        while grammars.preparing(submit):
-            pass
-        assert grammars.constraint(EngineSequence.of(submit)) is not None
-        grammars.forget(submit.request_id)
-    assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
-    assert grammars.compiled == 2
-
-
-def test_grammars_that_nobody_waits_for_are_not_compiled(
-    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Clients leave while one is being made: of theirs only what another waits for is made, and what was not
-    is made when it is asked for again."""
-    engine = model.engine()
-    grammars = Grammars(engine.backend._grammars._tokenizer)
-    first, left, shared, other = (
-        engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "c")
-    )
-    compiled: list[str] = []
-    begun, go_on = threading.Event(), threading.Event()
-    compile_one = grammars._compile
-
-    def held(grammar: str) -> Any:
-        compiled.append(grammar)
-        begun.set()
-        assert go_on.wait(20)
-        return compile_one(grammar)
-
-    monkeypatch.setattr(grammars, "_compile", held)
-    for submit in (first, left, shared, other):
-        assert grammars.preparing(submit)
-    assert begun.wait(20)
-    for submit in (first, left, shared):
-        grammars.forget(submit.request_id)
-    go_on.set()
-    assert grammars.constraint(EngineSequence.of(other)) is not None
-    assert compiled == [first.grammar, other.grammar]
-    assert grammars.constraint(EngineSequence.of(left)) is not None
-    assert grammars.compiled == 3

@@ -63,14 +63,14 @@ def test_they_are_set_before_mlx_is_imported() -> None:
     """It reads them when it makes its streams."""
     program = """
 import os, sys
-from scheduler.engine import backend_choice
+from scheduler.engine import __main__ as engine
 assert "mlx.core" not in sys.modules
 def seen(environment):
     print("mlx.core" in sys.modules)
     raise SystemExit
-backend_choice.set_defaults = seen
+engine.set_defaults = seen
 from scheduler.shared.messages import Load
-backend_choice.make_backend(Load("mlx", "nowhere"), lambda stage: None)
+engine.make_backend(Load("mlx", "nowhere"), lambda stage: None)
 """
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)

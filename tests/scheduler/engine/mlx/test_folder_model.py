@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from scheduler.engine.mlx.folder_model import read_model
 from scheduler.errors import StartupError
 from scheduler.shared.folder.weight_files import INDEX
 from tests.scheduler.engine.mlx.zoo import tiny
-from tests.scheduler.engine.mlx.zoo.census import write
+from tests.scheduler.engine.mlx.zoo.census import ENTRIES, write
+from tests.scheduler.engine.mlx.zoo.tiny import configuration, random_model
 
 _PROMPT = mx.array([[(37 * at) % tiny.VOCABULARY for at in range(24)]])
 
@@ -229,3 +231,27 @@ def test_only_what_is_wanted_counts(tmp_path: Path) -> None:
     write("llama", tmp_path)
     flat: Any = tree_flatten(read_model(tmp_path)[0].parameters())
     assert {name for name, _ in flat} <= _weights(tmp_path).keys()
+
+
+_NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen2_vl", "gemma4", "qwen3_5", "qwen3_5_moe", "mistral3")
+_TIES = [(name, tied) for name in _NESTED for tied in (True, False) if (name, tied) != ("qwen3_vl_moe", True)]
+"""Without a tied qwen3_vl_moe: mlx-lm looks for its head."""
+
+
+@pytest.mark.parametrize(("name", "tied"), _TIES)
+def test_a_tie_beside_the_text_part_is_the_parts(name: str, tied: bool, tmp_path: Path) -> None:
+    """As transformers 5 saves it: there alone, or with what is true of the class in the part."""
+    field = "tie_word_embeddings"
+    config = configuration(name, ENTRIES.get(name, {}))
+    text = {each: value for each, value in config["text_config"].items() if each != field}
+    model = random_model(name, copy.deepcopy({**config, "text_config": text | {field: tied}}))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(model.parameters())))
+
+    def logits(own: dict[str, bool], beside: dict[str, bool]) -> mx.array:
+        (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": text | own, **beside}))
+        found: mx.array = read_model(tmp_path)[0](_PROMPT)
+        return found
+
+    expected = logits({field: tied}, {})
+    for own in ({}, {field: tied}, {field: not tied}):
+        assert _same(expected, logits(own, {field: tied}))

@@ -13,7 +13,6 @@ import pytest
 
 from scheduler.engine import memory
 from scheduler.request import Sampling
-from scheduler.shared.messages import Cancel
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked, stopped
@@ -62,15 +61,6 @@ def test_every_way_of_asking_is_kept(
     assert len(set(whole)) > 1
     for text in whole:
         assert fits(text), text
-
-
-def test_where_the_grammar_ends_the_answer_ends(model: GrammarModel) -> None:
-    """One token behind the last one that it needs, and that is an end-of-sequence token."""
-    engine = model.engine()
-    (answer,) = engine.run(asked(OneOf(("left",), "x"), 1))
-    assert stopped(answer)
-    assert answer.tokens[-1] in answer.prepared.submit.stop_token_ids
-    assert engine.text(answer) == "left"
 
 
 def test_neighbours_are_not_changed(model: GrammarModel) -> None:
@@ -158,22 +148,3 @@ def test_a_preempted_answer_goes_on(model: GrammarModel, monkeypatch: pytest.Mon
     tight = engine.run(*requests)
     assert engine.preemptions > 0
     assert [answer.tokens for answer in tight] == [answer.tokens for answer in free]
-
-
-def test_a_constrained_row_is_cancelled_as_any_other(model: GrammarModel) -> None:
-    """In its middle and while its grammar is compiled; its neighbour does not notice."""
-    engine = model.engine()
-    first, one = engine.submit(asked(PERSON, 1, 400))
-    second, two = engine.submit(asked(PERSON, 2, 400))
-    engine.iterate([one, two])
-    while len(engine.answers[first].tokens) < 5:
-        engine.iterate()
-    third, three = engine.submit(asked(Pattern("[abc]{4}", "x"), 3, 400))
-    engine.iterate([Cancel(first), three])
-    engine.iterate([Cancel(third)])
-    while not engine.loop.idle:
-        engine.iterate()
-    reasons = [engine.answers[number].retired for number in (first, third)]
-    assert [retired and retired.reason for retired in reasons] == ["cancelled", "cancelled"]
-    assert engine.answers[second].tokens == model.engine().run(asked(PERSON, 2, 400))[0].tokens
-    assert kv_bytes(engine.backend) == 0

@@ -38,17 +38,6 @@ def _times(group_tokens: float) -> Times:
     )
 
 
-@pytest.mark.parametrize("tokens", [64, 500, 2000, 8192])
-def test_what_a_group_costs_is_found(tokens: int) -> None:
-    assert cost_in_tokens(_times(tokens), LONG_TOKENS) == tokens
-
-
-@pytest.mark.parametrize(("tokens", "bounded"), [(-300, 64), (0, 64), (1_000_000, 8192)])
-def test_one_measurement_decides_only_so_much(tokens: int, bounded: int) -> None:
-    """Noise may say that a group is free, or that nothing pays."""
-    assert cost_in_tokens(_times(tokens), LONG_TOKENS) == bounded
-
-
 def test_copies_that_cost_nothing_say_nothing() -> None:
     """There is no token to count in."""
     assert cost_in_tokens(Times(_BASE, _BASE, 2 * _BASE), LONG_TOKENS) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +24,8 @@ LABELS = ((5, 250, 7), (7, 0), (299, 5, 100, 2))
 def expected(model: Any, submit: Submit) -> Any:
     """mlx-lm's model on the whole prompt at once, without a cache."""
     logits = model(mx.array([submit.prompt.tolist()]))[0, -1].astype(mx.float32)
-    return np.array(logits - mx.logsumexp(logits))[list(submit.labels)]
+    total = mx.logsumexp(logits)
+    return np.append(np.array(logits - total)[list(submit.labels)], total.item())
 
 
 def check(engine: ReuseEngine, submit: Submit, most: float = 2e-5) -> None:
@@ -52,13 +54,27 @@ def test_they_are_those_of_the_whole_prompt(family: str) -> None:
             check(engine, submit, 1e-4)
 
 
-def test_questions_share_their_state() -> None:
-    engine = engine_of("qwen3", max_slots=4)
-    asking = [engine.submit(COMMON + words(5, 90 + at), labels=(1, 2)) for at in range(9)]
+def test_questions_share_their_state_and_hold_up_no_stream() -> None:
+    """64 of 30 tokens behind a state of 4,000: the state is computed once. Beside them a row that writes gets
+    its token in each step, and no step computes more than one of a prompt does."""
+    state, asked, most = words(4000, 1), 64, 256
+    engine = engine_of("qwen3", max_slots=16, prefill_chunk_tokens=most)
+    writing = engine.submit(words(9, 70), max_tokens=500)
+    engine.iterate([writing])
+    while not (written := engine.heard[writing.request_id].tokens):
+        engine.iterate()
+    asking = [engine.submit(state + words(30, 90 + at), labels=(1, 2)) for at in range(asked)]
+    computed, before = [engine.prefilled_tokens], len(written)
     engine.iterate(asking)
-    engine.finish()
-    assert engine.prefilled_tokens <= len(COMMON) + 9 * 5
-    assert sum(engine.heard[one.request_id].cached >= len(COMMON) - 1 for one in asking) == 8
+    while any(engine.heard[one.request_id].retired is None for one in asking):
+        engine.iterate()
+        computed.append(engine.prefilled_tokens)
+    steps = len(computed)
+    assert len(written) - before == steps
+    assert max(after - one for one, after in pairwise(computed)) <= most
+    own = computed[-1] - computed[0] - len(state)
+    assert asked * 29 <= own <= asked * 30
+    assert sum(engine.heard[one.request_id].cached >= len(state) - 1 for one in asking) == asked - 1
 
 
 @pytest.mark.parametrize("after_steps", [0, 1, 3])
@@ -103,10 +119,13 @@ def test_a_head_of_16_bits_is_multiplied_in_float32(
     whole = before[0, -1].astype(mx.float32)
     exact = model.model(prompt)[0, -1].astype(mx.float32) @ _float32_head(model)[mx.array(labels)].T
     exact = exact if cap is None else mx.tanh(exact / cap) * cap
-    assert np.array(found - found[0]) == pytest.approx(np.array(exact - exact[0]), abs=1e-5)
-    assert np.array(found) == pytest.approx(np.array(exact - mx.logsumexp(whole)), abs=1e-2)
+    *found, total = np.array(found)
+    found = np.array(found)
+    assert found + total == pytest.approx(np.array(exact), abs=1e-4)
+    assert found - found[0] == pytest.approx(np.array(exact - exact[0]), abs=1e-5)
+    assert found == pytest.approx(np.array(exact - mx.logsumexp(whole)), abs=1e-2)
     narrow = whole[mx.array(labels)]
-    assert np.array(found - found[0]) != pytest.approx(np.array(narrow - narrow[0]), abs=1e-4)
+    assert found - found[0] != pytest.approx(np.array(narrow - narrow[0]), abs=1e-4)
 
 
 def _float32_head(model: Any) -> Any:

@@ -24,7 +24,7 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.reuse import FALLING_BACK, ReuseEngine, checked, engine_of
+from tests.scheduler.engine.mlx.reuse import FALLING_BACK, ReuseEngine, checked
 from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 
 
@@ -158,28 +158,6 @@ def test_padding_is_found_in_16_bits() -> None:
     assert checked(model, model_type).fallbacks == ("equal_chunks",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    sampled(
-        ["exaone@affine4", "exaone_moe@affine4", "bailing_moe@affine4", "gemma@affine4", "falcon_h1@affine4"],
-        ["exaone_moe@affine4"],
-    ),
-)
-def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
-    """These models fell back while one set of prompts decided: one logit of some thousand was far, or a
-    token of a prompt went to another expert; falcon_h1 differs as much with one row at a time. The zoo
-    finds them right."""
-    model, model_type = build(name)
-    assert checked(model, model_type) == Batching()
-
-
-@pytest.mark.parametrize("weights", sampled(["bfloat16", "float16", "affine4"], []))
-def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
-    """One set of prompts is enough: of two, one hid it."""
-    model, model_type = build(f"rwkv7@{weights}")
-    assert checked(model, model_type).fallbacks == ("equal_chunks",)
-
-
 def test_rounding_that_logits_do_not_show_is_none_either() -> None:
     """Packed embeddings hand on bfloat16, and float32 norms make float32 logits of it."""
     model = random_model("qwen3", **SMALL)
@@ -212,28 +190,6 @@ def test_a_model_that_fails_alone_as_well_is_refused() -> None:
 
     with pytest.raises(ModelUnusable, match="no chunk can be computed"):
         checked(_Faulty(random_model("qwen3", **SMALL), raises), "qwen3")
-
-
-def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
-    """The shared run would be attended to as a whole, however long the prompt."""
-    engine = engine_of("qwen3")
-    for at in range(2):
-        engine.iterate([engine.submit([*range(1, 30), at], max_tokens=20)])
-        for _ in range(6):
-            engine.iterate()
-    (layer, *_) = engine.batch._generation_batch.prompt_cache
-    assert layer.groups
-    with pytest.raises(ValueError, match="window"):
-        layer.make_mask(1, window_size=16)
-    with pytest.raises(ValueError, match="another layer"):
-        layer.keys_and_values()
-
-
-def test_what_cannot_run_in_batches_is_served_all_the_same() -> None:
-    """Many at once have the tokens that each has alone."""
-    engine = ReuseEngine(_Faulty(random_model("qwen3", **SMALL), _raises_in_batches), "qwen3, one row only")
-    submits = [engine.submit([3 + at, *range(1, 5 + 7 * at)]) for at in range(5)]
-    engine.ask(*submits)
 
 
 def _count_checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -275,11 +231,3 @@ def test_the_check_can_be_skipped(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     assert not checks
     assert backend.describe().fallbacks == ()
     assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5
-
-
-def test_a_folder_that_cannot_be_written_costs_nothing_else(tiny: Tiny, tmp_path: Path) -> None:
-    """A file lies where the folder should be."""
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    backend = loading.load(load_of(tiny.folder, cache_folder=str(blocked / "x")), lambda stage: None)
-    assert backend.describe().fallbacks == ()

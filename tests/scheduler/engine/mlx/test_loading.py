@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
 import sys
@@ -14,32 +13,27 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.engine.device import Traits
 from scheduler.engine.disk.block_chain import states_fingerprint
-from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.kept_verdicts import StoredVerdict
-from scheduler.engine.pace import PrefillPace
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
-from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
+from scheduler.shared.messages import PROTOCOL_VERSION, Ready
 from scheduler.shared.model_fingerprint import fingerprint
-from tests.contracts.check_backend import CHUNK
-from tests.contracts.journal import Rows, alone, kv_bytes, prompt_of, request
-from tests.examples import sampled
+from tests.contracts.journal import alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
-from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import disk_of
-from tests.scheduler.engine.mlx.zoo.census import SMALL, write
+from tests.scheduler.engine.mlx.zoo.census import write
+from tests.scheduler.engine.mlx.zoo.tiny import LAYERS
 
 _QUANTISABLE = Shape(
     hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, feed_forward=64, vocabulary=512, seed=2
@@ -73,17 +67,6 @@ def _save(folder: Path, model: Any, config: dict[str, Any]) -> None:
     save_config(dict(config), config_path=folder / "config.json")
 
 
-@on_cpu
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "4-bit"])
-def test_auto_is_float32_on_the_cpu(stored: dict[str, Path], kind: str) -> None:
-    """Whatever is stored, a CPU computes in float32, with nothing packed left; and the model runs."""
-    backend = _load(stored[kind], "auto")
-    ready = backend.describe()
-    assert ready.weights_dtype == "float32"
-    assert ready.weights_bytes == sum(weight.nbytes for weight in random_weights(_QUANTISABLE).values())
-    assert len(alone(backend, request(1, prompt_of(20, 61), 5))) == 5
-
-
 @pytest.mark.parametrize(
     ("device", "kind", "dtypes"),
     [
@@ -102,20 +85,6 @@ def test_auto_is_what_the_device_computes_fastest(
         assert _load(stored[kind], "auto").describe().weights_dtype == dtypes
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtypes"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("4-bit", "float32, uint32")]
-)
-def test_stored_keeps_what_is_stored(stored: dict[str, Path], kind: str, dtypes: str) -> None:
-    """Bits and packing stay, and the bytes say so."""
-    backend = _load(stored[kind], "stored")
-    ready = backend.describe()
-    assert ready.weights_dtype == dtypes
-    bytes_float32 = _load(stored["float32"], "stored").describe().weights_bytes
-    factor = ready.weights_bytes / bytes_float32
-    assert factor == {"float32": 1, "bfloat16": 0.5}.get(kind, pytest.approx(0.19, abs=0.02))
-    assert len(alone(backend, request(1, prompt_of(20, 61), 5))) == 5
-
-
 @on_cpu
 def test_packed_keeps_what_is_quantised_and_computes_in_float32(stored: dict[str, Path]) -> None:
     """The same tokens as with the weights multiplied out, in a fifth of the memory."""
@@ -126,29 +95,6 @@ def test_packed_keeps_what_is_quantised_and_computes_in_float32(stored: dict[str
     assert packed.describe().weights_bytes < 0.25 * wide.describe().weights_bytes
     asked = request(1, prompt_of(30, 62), 12)
     assert alone(packed, asked) == alone(wide, asked)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_a_named_dtype_is_taken(stored: dict[str, Path], dtype: str) -> None:
-    """Also where the folder is packed in four bits; keys and values follow the weights."""
-    ready = _load(stored["4-bit"], dtype).describe()
-    assert ready.weights_dtype == dtype
-    expected = _QUANTISABLE.kv_bytes_per_token
-    assert ready.kv_bytes_per_token == (expected if dtype == "float32" else expected // 2)
-
-
-@on_cpu
-def test_unpacked_weights_are_the_packed_ones(stored: dict[str, Path]) -> None:
-    """Converting to float32 changes the arithmetic, not the model: the logits agree."""
-    tokens = mx.array([prompt_of(30, 62)])
-    packed, config = load_model(stored["4-bit"])
-    unpacked = model_loading._convert_weights(
-        load_model(stored["4-bit"])[0], config, "auto", lambda stage: None
-    )
-    plain, _ = load_model(stored["float32"])
-    scale = mx.abs(packed(tokens)).max()
-    assert mx.abs(unpacked(tokens) - packed(tokens)).max() < 1e-3 * scale
-    assert mx.abs(plain(tokens) - packed(tokens)).max() > 1e-2 * scale, "four bits are not this good"
 
 
 @on_cpu
@@ -177,17 +123,6 @@ def test_ready_says_what_was_loaded(tiny: Tiny) -> None:
     assert tiny.ready == expected
     assert expected.weights_bytes + PROCESS_BYTES < expected.memory_floor_bytes < expected.memory_limit_bytes
     assert tiny.ready.device
-
-
-def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
-    """What the rows hold is at least what their tokens cost, and mlx-lm rounds up to 256 of them a row."""
-    backend = tiny.backend(prefill_chunk_tokens=1024)
-    rows = Rows(backend)
-    rows.admit(request(1, prompt_of(300, 63), 9))
-    rows.step()
-    per_token = tiny.ready.kv_bytes_per_token
-    assert 299 * per_token <= kv_bytes(backend) <= 512 * per_token
-    rows.remove(1)
 
 
 def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
@@ -244,12 +179,11 @@ def test_keys_and_values_are_packed_where_they_can_be(
     size: int, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise the operator reads why, and all figures are those of the model as it is."""
-    family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": size}
-    _save(tmp_path, random_model("qwen3", head_dim=size), family)
+    write("qwen3", tmp_path, head_dim=size)
     ready = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None).describe()
     assert ready.kv_cache_dtype == found
     one_number = 4 if found == "auto" else (64 + 8) / 64
-    assert ready.kv_bytes_per_token == 2 * family["num_hidden_layers"] * size * one_number
+    assert ready.kv_bytes_per_token == 2 * LAYERS * size * one_number
     told = "keys and values are not packed: a head of 16 numbers is no multiple of 32"
     assert (told in capsys.readouterr().err) is (found == "auto")
     assert ready.fallbacks == ()
@@ -260,67 +194,13 @@ def test_rows_that_run_one_at_a_time_are_not_packed(
 ) -> None:
     """They have mlx-lm's own caches, and are charged for these."""
     monkeypatch.setattr(model_loading, "_verdict", lambda *_: StoredVerdict(ONE_ROW))
-    family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": 64}
-    _save(tmp_path, random_model("qwen3", head_dim=64), family)
+    write("qwen3", tmp_path, head_dim=64)
     backend = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None)
     ready = backend.describe()
     assert (ready.kv_cache_dtype, ready.fallbacks) == ("auto", ("one_row",))
-    token_bytes = 2 * family["num_hidden_layers"] * 64 * 4
+    token_bytes = 2 * LAYERS * 64 * 4
     assert ready.kv_bytes_per_token == backend.facts.row_bytes.token_bytes == token_bytes
     assert "not packed: the model runs one row at a time" in capsys.readouterr().err
-
-
-def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
-    """Through a folder and `load`, as a real one comes."""
-    small = SMALL if family in ("gpt_oss", "qwen3_next") else {}
-    _save(tmp_path, random_model(family, **small), FAMILIES[family] | {"model_type": family, **small})
-    changes: dict[str, Any] = {"max_slots": 8, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
-    backend = model_loading.load(load_of(tmp_path, **changes), lambda stage: None)
-    return backend, load_model(tmp_path)[0]
-
-
-@pytest.mark.parametrize(
-    "family", sampled(sorted(FAMILIES), ("deepseek_v3", "gpt_oss", "qwen3_next", "rwkv7"))
-)
-def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
-    """Eight rows of mixed lengths, beyond window and chunk, that join at random steps, one of them cancelled,
-    have the tokens that each has alone, in every family of models."""
-    backend, model = _backend_of(family, tmp_path)
-    assert backend.describe().model_type == family
-    assert "one_row" not in backend.describe().fallbacks
-    generator = random.Random(5)
-    submits = [
-        request(at, [token % 300 for token in prompt_of(length, at)], generator.randrange(4, 16))
-        for at, length in enumerate([1, 41, 2, 8, 9, 30, 17, 10])
-    ]
-    arrivals = [(generator.choice([0, 0, generator.randrange(12)]), submit) for submit in submits]
-    tokens = _run(EngineLoop(backend, 8, PrefillPace(512)), arrivals, cancels={9: 1})
-    assert kv_bytes(backend) == 0
-    for submit in submits:
-        steps = generate_step(
-            mx.array(submit.prompt.tolist()), model, max_tokens=submit.max_tokens, prefill_step_size=CHUNK
-        )
-        expected = [token for token, _ in steps]
-        assert len(set(expected)) > len(expected) // 4, "the answer varies too little to be a test"
-        if submit.request_id == 1:
-            expected = expected[: len(tokens[1])]
-        assert tokens[submit.request_id] == expected
-
-
-def _run(
-    loop: EngineLoop, arrivals: list[tuple[int, Submit]], cancels: dict[int, int]
-) -> dict[int, list[int]]:
-    tokens: dict[int, list[int]] = {submit.request_id: [] for _, submit in arrivals}
-    for turn in range(200):
-        commands: list[ToEngine] = [submit for at, submit in arrivals if at == turn]
-        if turn in cancels:
-            commands.append(Cancel(cancels[turn]))
-        for output in loop.iterate(commands):
-            assert isinstance(output, StepOutput)
-            for token in output.tokens:
-                tokens[token.request_id].append(token.token)
-    assert loop.idle
-    return tokens
 
 
 def test_an_engine_starts_where_few_files_may_be_open() -> None:

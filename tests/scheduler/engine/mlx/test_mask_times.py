@@ -31,8 +31,6 @@ class _Masks:
         self.now = 0.0
         self.slow: list[LLMatcher] = []
         self.seconds = 2 * SLOW_MASK_SECONDS
-        self.alone = 0
-        """Masks computed one by one."""
         monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", self._one)
         monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask_par", self._together)
 
@@ -40,7 +38,6 @@ class _Masks:
         return self.now
 
     def _one(self, matcher: LLMatcher, masks: Any, row: int) -> None:
-        self.alone += 1
         self._fill(matcher, masks, row)
 
     def _together(self, _: Any, rows: Sequence[tuple[LLMatcher, int]], masks: Any) -> None:
@@ -86,18 +83,6 @@ def test_the_slow_row_fails_alone(rows: int, unnoticed: int, model: GrammarModel
     assert constraints[-1].failure == "the grammar is too slow: 8 tokens took over 50 ms each"
 
 
-def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -> None:
-    """Only the mask after a slow one is timed for each; then the fast rows are computed together again."""
-    constraints = _constraints(model, masks, 5)
-    masks.slow = [constraints[2].matcher]
-    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
-    assert masks.alone == 0
-    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
-    assert masks.alone == 5
-    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
-    assert masks.alone == 6
-
-
 class _Matcher:
     """Forces three tokens; each call takes `seconds`, and may fail."""
 
@@ -128,15 +113,6 @@ def test_a_grammar_that_foresees_badly_is_not_asked_again(
     assert matcher.calls == calls
     assert forced[1:] == [(1, 2, 3) if calls == 5 else ()] * 4
     assert constraint.failure is None
-
-
-def test_a_few_slow_masks_are_forgiven(model: GrammarModel, masks: _Masks) -> None:
-    """An automaton is built while the first masks are computed. And a mask at the limit is not slow."""
-    constraints = _constraints(model, masks, 2)
-    masks.slow = [constraints[0].matcher]
-    assert _masks_until_failure(constraints, masks, MAX_SLOW_MASKS) == [None, None]
-    masks.seconds = SLOW_MASK_SECONDS / 2
-    assert _masks_until_failure(constraints, masks, 100) == [None, None]
 
 
 def test_in_the_engine_the_neighbours_go_on(

@@ -78,18 +78,6 @@ def test_products_are_those_of_the_unpacked_numbers(
             assert _close(half.weighted(weights), weights @ numbers)
 
 
-def test_long_runs_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what is unpacked at a time has a bound."""
-    monkeypatch.setattr(packed, "_LEAST_PIECE_TOKENS", 1)
-    half, left = Packed.of(_numbers((1, 2, 1000, 64)), 8), _numbers((1, 2, 3, 64), 1)
-    weights = _numbers((1, 2, 3, 1000), 2)
-    whole = half.scores(left), half.weighted(weights)
-    monkeypatch.setattr(packed, "_PIECE_PART", 1 << 14)
-    assert len(list(half._pieces())) > 10
-    assert _close(half.scores(left), whole[0])
-    assert _close(half.weighted(weights), whole[1])
-
-
 @settings(derandomize=True, deadline=None, max_examples=examples(30))
 @given(tokens=st.integers(2, 40), packing=st.sampled_from(_PACKINGS), data=st.data())
 def test_a_split_packs_nothing_again(tokens: int, packing: Packing, data: st.DataObject) -> None:
@@ -141,21 +129,3 @@ def test_what_attention_reads_is_packed_only_where_it_is_what_the_cache_gave() -
     assert mx.array_equal(found[0].unpacked(), keys)
     assert rows.packed(keys * 2, values) is None
     assert rows.packed(values, keys) is None
-
-
-def test_a_step_writes_its_tokens_in_place() -> None:
-    """Nothing of the step before holds the arrays, or MLX would copy all rows."""
-    rows = _rows(5)
-
-    def addresses() -> list[int]:
-        mx.eval(rows.state)
-        return [int(np.array(array, copy=False).ctypes.data) for array in rows.state]
-
-    before = addresses()
-    for seed in range(3):
-        keys, values = rows.update_and_fetch(_numbers((2, 2, 1, 64), seed), _numbers((2, 2, 1, 64), seed))
-        found = rows.packed(keys, values)
-        assert found is not None
-        mx.eval(found[0].scores(_numbers((2, 2, 1, 64))))
-        del keys, values, found
-        assert addresses() == before

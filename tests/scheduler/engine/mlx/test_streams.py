@@ -7,12 +7,9 @@ upstream reports hangs (mlx#3830). On a CPU a stream is a thread of its own, mad
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-
-from tests.repo.tree import modules
 
 _SCENE = """
 import os, sys
@@ -62,9 +59,3 @@ def test_mlx_lms_own_stream_is_never_used(tiny_folder: Path) -> None:
     program = [sys.executable, "-c", _SCENE, str(tiny_folder)]
     done = subprocess.run(program, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
-
-
-def test_no_module_asks_for_a_stream() -> None:
-    """Whatever the test above does not run."""
-    named = re.compile(r"generation_stream|mx\.(stream|new_\w*stream|set_default_stream)\b")
-    assert not [path for path in modules("scheduler") if named.search(path.read_text())]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.prefix.retention import BufferBound
-from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, serve, words
+from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import State, at, cut_of
 
 _LAYERS_BUFFERS = 4
@@ -25,37 +25,6 @@ def test_the_least_recently_used_go_when_there_are_too_many_whatever_their_size(
     assert cache.statistics().nodes == 2
     assert [cache.find(at(words(start, 10))).length for start in (0, 1000, 2000)] == [0, 9, 9]
     assert cache.statistics().evicted_tokens["budget"] == 10
-
-
-def test_a_split_counts_as_the_node_that_it_adds() -> None:
-    """A prompt that leaves another in its middle makes three nodes of one: there is room for two."""
-    cache = cache_of(buffers=_bound(2))
-    serve(cache, words(0, 100))
-    serve(cache, words(0, 50) + words(5000, 20))
-    assert cache.statistics().nodes <= 2
-    assert cache.find(at(words(0, 50) + words(5000, 20))).length >= 50
-
-
-def test_what_is_leased_stays_and_nothing_is_added_beside_it() -> None:
-    """As with bytes: a request that runs keeps its prefix, the next one is not cached, and is afterwards."""
-    cache = cache_of(buffers=_bound(1))
-    keep(cache, words(0, 10))
-    lease = cache.match_and_lease(at(words(0, 11)))
-    assert keep(cache, words(1000, 10)) == 0
-    assert cache.find(at(words(0, 11))).length == 10
-    cache.release(lease)
-    assert keep(cache, words(1000, 10)) > 0
-    assert (cache.find(at(words(0, 11))).length, cache.find(at(words(1000, 10))).length) == (0, 9)
-
-
-def test_states_count_too() -> None:
-    """A recurrent model's snapshot has arrays of its own, and none is attached where there is no place."""
-    cache = cache_of(needs_snapshot=True, buffers=BufferBound(10, 4, 6))
-    keep(cache, words(0, 10))
-    assert cache.attach(at(words(0, 10)), State(()))
-    keep(cache, words(1000, 10))
-    assert not cache.attach(at(words(0, 10)), State(())), "it went with its tokens"
-    assert cache.check_integrity() == []
 
 
 _OPERATIONS = st.lists(

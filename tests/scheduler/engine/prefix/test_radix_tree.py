@@ -277,33 +277,6 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
     assert [(node.tokens.typecode, node.tokens.itemsize) for node in tree.walk()] == [("I", KEY_BYTES)]
 
 
-def test_a_removed_node_holds_nothing_even_while_it_is_referenced() -> None:
-    """Its bytes are free immediately; and with the last node its salt is forgotten."""
-    tree: RadixTree[Run, State] = RadixTree()
-    node = tree.insert(at([1, 2], "tenant"), cut_of([1, 2]))
-    tree.attach(at([1, 2], "tenant"), State((1, 2)))
-    tree.remove(node)
-    assert (node.parent, node.snapshot, len(node.tokens)) == (None, None, 0)
-    with pytest.raises(AssertionError, match="removed node"):
-        node.segment  # noqa: B018
-    assert (tree.nbytes, tree.nodes, tree._roots) == (0, 0, {})
-
-
-def test_only_leaves_that_nobody_leases_can_be_removed() -> None:
-    """What others stand on or use stays, and a mistake is not silent."""
-    tree: RadixTree[Run, State] = RadixTree()
-    leaf = tree.insert(at([1, 2]), cut_of([1, 2]))
-    lease = tree.lease(tree.match(at([1, 2])))
-    with pytest.raises(AssertionError, match="leased"):
-        tree.remove(leaf)
-    tree.release(lease)
-    with pytest.raises(AssertionError, match="once"):
-        tree.release(lease)
-    tree.insert(at([1, 2, 3]), cut_of([1, 2, 3]))
-    with pytest.raises(AssertionError, match="leaf"):
-        tree.remove(leaf)
-
-
 def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
     """Both halves own their bytes, and two leases may still hold the whole."""
     tree: RadixTree[Run, State] = RadixTree()
@@ -363,27 +336,3 @@ def test_the_fullest_path_and_the_leaves_below() -> None:
     assert [node.end for node in tree.fullest_path(by_end[1, 8])] == [2, 3], "not the path with most nodes"
     leaves = tree.leaves_below()
     assert (leaves[by_end[1, 1]], leaves[by_end[3, 5]], leaves[by_end[4, 4]]) == (2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("damage", "complaint"),
-    [
-        (lambda tree, node: setattr(tree, "tokens", 7), "tokens is 7, the tree holds 2"),
-        (lambda tree, node: setattr(tree, "replaced_bytes", 7), "replaced_bytes is wrong: 7"),
-        (lambda tree, node: setattr(node, "pins", 1), "1 pins, 0 leases"),
-        (lambda tree, node: setattr(node, "_segment", Run((1,))), "a segment of 1 tokens"),
-        (lambda tree, node: setattr(node, "end", 5), "does not begin where its parent ends"),
-        (lambda tree, node: node.tokens.__setitem__(0, 5), "not its parent's child"),
-        (lambda tree, node: node.parent.children.clear(), "a salt has no nodes"),
-        (lambda tree, node: tree._replaced.__setitem__(1, (Run(()), 1)), "wrong lease count"),
-    ],
-)
-def test_integrity_says_what_is_wrong(
-    damage: Callable[[RadixTree[Run, State], Node[Run, State]], object], complaint: str
-) -> None:
-    """Silence must mean something: each kind of damage is named."""
-    tree: RadixTree[Run, State] = RadixTree()
-    node = tree.insert(at([1, 2]), cut_of([1, 2]))
-    assert tree.check_integrity() == []
-    damage(tree, node)
-    assert any(complaint in said for said in tree.check_integrity()), tree.check_integrity()

@@ -8,7 +8,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.reports import PrefixReport
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, content_of
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at
 
 
 def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
@@ -88,19 +88,6 @@ def test_both_halves_of_an_edge_have_its_past() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 300
 
 
-def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
-    """A lease inside an edge keeps the edge; when the edge is cut behind it, the rest is free again."""
-    cache = cache_of()
-    keep(cache, words(0, 100))
-    lease = cache.match_and_lease(at(words(0, 60)))
-    assert cache.clear() == 0
-    cache.release(cache.match_and_lease(at(words(0, 80) + words(10_000, 9))))
-    assert cache.check_integrity() == []
-    cache.clear()
-    assert cache.statistics().tokens == 80
-    assert content_of(lease) == list(range(59))
-
-
 def test_protection_ends_when_nobody_comes_back() -> None:
     """Yesterday's agents do not keep out today's: what has not been asked for during many of its gaps
     is not expected any more."""
@@ -144,15 +131,6 @@ def test_superseded_turns_go_first() -> None:
     assert cache.find(at(words(50_000, 1000))).length == 999
 
 
-def test_a_turn_makes_room_for_its_successor() -> None:
-    """What it supersedes is what goes for it, while its lease is still held."""
-    cache = cache_of(4500)
-    keep(cache, words(50_000, 1000))
-    keep(cache, words(0, 3000) + words(10_000, 400), "s")
-    serve(cache, words(0, 3000) + words(20_000, 450), "s")
-    assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 400, "cleared": 0}
-
-
 def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
     """A hint, not a sentence: who goes back to the older turn finds it, and it is kept like any other."""
     cache = cache_of(8000)
@@ -162,17 +140,6 @@ def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
     cache.release(cache.match_and_lease(at(first)))
     serve(cache, words(50_000, 3500))
     serve(cache, words(60_000, 3500))
-    assert cache.statistics().evicted_tokens["superseded"] == 0
-
-
-def test_a_superseded_tail_that_is_stored_again_is_one_no_more() -> None:
-    """A request with the same tokens puts them into use again."""
-    cache = cache_of(8000)
-    first = words(0, 3000) + words(10_000, 300)
-    serve(cache, first, session="s")
-    serve(cache, words(0, 3000) + words(20_000, 500), session="s")
-    assert keep(cache, first) == 0
-    cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 

@@ -4,35 +4,7 @@ from __future__ import annotations
 
 from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import State, at, content_of
-
-
-def test_a_hit_is_the_deepest_position_that_every_layer_can_restore() -> None:
-    """Layers that cannot be cut come back only where a snapshot lies, at or before the match."""
-    cache = cache_of(needs_snapshot=True)
-    tokens = words(0, 3000)
-    keep(cache, tokens)
-    assert cache.match_and_lease(at(tokens)).length == 0
-    for position in (1500, 2991, 3000):
-        assert cache.attach(at(tokens[:position]), State(tuple(tokens[:position])))
-    for prompt, found in ((tokens, 2991), (tokens[:2995] + words(90_000, 9), 2991), (tokens[:2990], 1500)):
-        lease = cache.match_and_lease(at(prompt))
-        assert lease.length == found
-        assert lease.snapshot is not None
-        assert lease.snapshot.prefix == tuple(content_of(lease)) == tuple(prompt[:found])
-    assert cache.match_and_lease(at(tokens[:1500])).length == 0, "behind it there is no token to compute"
-
-
-def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
-    """Not twice at one position, not where its tokens are not held, not for a model that can be cut."""
-    cache = cache_of(needs_snapshot=True)
-    keep(cache, words(0, 10))
-    kept = [cache.attach(at(words(0, end)), State(())) for end in (5, 5, 11, 0)]
-    assert kept == [True, False, False, False]
-    assert cache.statistics().snapshots == 1
-    plain = cache_of()
-    keep(plain, words(0, 10))
-    assert not plain.attach(at(words(0, 5)), State(()))
+from tests.scheduler.engine.prefix.test_radix_tree import State, at
 
 
 def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
@@ -63,17 +35,6 @@ def test_a_snapshot_at_a_fork_outlives_its_neighbours() -> None:
     for position in (90, 100, 110, 300):
         assert cache.attach(at(tokens[:position]), State(()))
     assert {node.end for node in cache._tree.walk() if node.snapshot is not None} == {100, 110, 300}
-
-
-def test_snapshots_in_use_are_not_thinned() -> None:
-    """A full path of leased snapshots takes no more."""
-    cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=2))
-    keep(cache, words(0, 100))
-    for position in (10, 20):
-        assert cache.attach(at(words(0, position)), State(()))
-        cache.match_and_lease(at(words(0, position + 1)))
-    assert not cache.attach(at(words(0, 30)), State(()))
-    assert cache.statistics().snapshots == 2
 
 
 def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
@@ -136,3 +97,15 @@ def test_a_snapshot_that_is_only_passed_grows_old() -> None:
     cache.release(cache.match_and_lease(at(words(0, 101))))
     cache.set_running_bytes(650 * TOKEN_BYTES)
     assert [cache.find(at(words(start, 60))).length for start in (0, 1000)] == [0, 50]
+
+
+def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
+    """Not twice at one position, not where its tokens are not held, not for a model that can be cut."""
+    cache = cache_of(needs_snapshot=True)
+    keep(cache, words(0, 10))
+    kept = [cache.attach(at(words(0, end)), State(())) for end in (5, 5, 11, 0)]
+    assert kept == [True, False, False, False]
+    assert cache.statistics().snapshots == 1
+    plain = cache_of()
+    keep(plain, words(0, 10))
+    assert not plain.attach(at(words(0, 5)), State(()))

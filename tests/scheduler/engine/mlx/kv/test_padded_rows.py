@@ -6,14 +6,11 @@ from itertools import count
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry
-from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
-from scheduler.engine.mlx.packed import unpacked
 from scheduler.shared.row_bytes import RowBytes
 from tests.examples import examples
 
@@ -155,46 +152,6 @@ def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, in
     assert _contents(rows) == expected
 
 
-def _address(rows: PaddedRows) -> int:
-    mx.eval(rows.arrays)
-    return int(np.array(rows.arrays[0], copy=False).ctypes.data)
-
-
-@pytest.mark.parametrize("newcomer", [1, 60])
-def test_who_comes_and_goes_moves_nobody_else(newcomer: int) -> None:
-    """A row no longer than the others is written into a free place, the last takes the place of one that
-    leaves: the others stay where they are in memory, as they do when tokens are written."""
-    rows = PaddedRows([0] * 6, coming_tokens=200)
-    rows.append(_block([[number] * 60 for number in range(6)]))
-    rows.join(_Oracle([[9] * 60]).rows)  # Once for spare places.
-    before = _address(rows)
-    for _ in range(5):
-        rows.append(_block([[1]] * len(rows.padding)))
-        rows.join(_Oracle([[7] * newcomer]).rows)
-        rows.select([0, len(rows.padding) - 1, *range(2, len(rows.padding) - 1)])
-        mx.synchronize()  # As between two steps.
-        assert _address(rows) == before
-
-
-def test_a_row_that_was_asked_for_is_not_its_successor() -> None:
-    """Who ends is asked for, leaves, and is copied to where it is kept; the last row has its place by then.
-    The others are not copied for its sake."""
-    rows = PaddedRows([0] * 8, coming_tokens=200)
-    rows.append(_block([[number] * 60 for number in range(1, 9)]))
-    before = _address(rows)
-    for last in (7, 6, 5):
-        ended = rows.row(1)
-        rows.select([0, last, *range(2, last)])
-        kept = KvSegment([(ended[0][..., :60, :], ended[1][..., :60, :])], 60)
-        del ended
-        keys, values = (unpacked(half) for half in kept.layers[0])
-        assert mx.array_equal(keys, mx.full((1, _HEADS, 60, _SIZE), 2 if last == 7 else last + 2))
-        assert mx.array_equal(values, -keys)
-        rows.append(_block([[9]] * last))
-        mx.synchronize()  # As between two steps.
-        assert _address(rows) == before
-
-
 def test_the_halves_of_a_split_do_not_write_into_each_other() -> None:
     """BatchGenerator copies a batch and lets each copy drop some rows."""
     rows = PaddedRows([0, 0])
@@ -205,11 +162,3 @@ def test_the_halves_of_a_split_do_not_write_into_each_other() -> None:
     rows.append(_block([[5]]))
     twin.append(_block([[6]]))
     assert (_contents(rows), _contents(twin)) == ([[1, 2, 5]], [[3, 4, 6]])
-
-
-def test_room_is_an_eighth_at_most() -> None:
-    """What is allocated beyond what is written, for a batch that has grown step by step."""
-    rows = PaddedRows([0, 0])
-    for _ in range(1200):
-        rows.append(_block([[1], [2]]))
-    assert rows.arrays[0].shape[2] <= 1200 * 9 / 8 + 32

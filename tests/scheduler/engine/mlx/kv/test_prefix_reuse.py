@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Cancel, Inspect, ToEngine
 from tests.contracts.journal import prefixes_of, prompt_of, request
@@ -22,7 +19,6 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import engine_of, words
-from tests.scheduler.engine.prefix.test_radix_tree import at
 
 _SHARED_PREFIX = words(37, 1)
 """More than two windows and four chunks, and no whole number of either."""
@@ -65,25 +61,6 @@ def test_a_burst_computes_its_prefix_once(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", _ALL)
-def test_hits_among_rows_of_every_age(family: str) -> None:
-    """Hits of every depth join a batch in which others prefill and decode, and nobody's tokens change."""
-    engine = engine_of(family)
-    submits = [
-        engine.submit(
-            [*_SHARED_PREFIX[: 13 + 4 * n], *words(n, 30 + n)], boundaries=(20, 30), max_tokens=15 - n
-        )
-        for n in range(1, 8)
-    ]
-    for number, submit in enumerate(submits):
-        engine.iterate([submit])
-        for _ in range(number % 3):
-            engine.iterate()
-    engine.finish()
-    for submit in submits:
-        engine.check(submit)
-
-
-@pytest.mark.parametrize("family", _ALL)
 def test_after_eviction_it_is_cold_and_right(family: str) -> None:
     """What was evicted is computed again; what is left of a path still serves."""
     engine = engine_of(family)
@@ -120,32 +97,6 @@ def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
-def test_when_the_leader_leaves_another_leads(family: str) -> None:
-    """Its followers are served, and what it had computed is not computed again."""
-    engine = engine_of(family)
-    submits = [engine.submit([*_SHARED_PREFIX, *words(9, 60 + n)], boundaries=(20, 37)) for n in range(4)]
-    engine.iterate(submits)
-    engine.iterate()
-    engine.iterate([Cancel(submits[0].request_id)])
-    engine.finish()
-    for submit in submits[1:]:
-        engine.check(submit)
-    assert engine.prefilled_tokens <= 37 + 3 * 9 + 4
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
-def test_salts_do_not_share(family: str) -> None:
-    """Not even what is being computed right now."""
-    engine = engine_of(family)
-    ours, theirs = engine.ask(
-        engine.submit(_SHARED_PREFIX, salt="ours"), engine.submit(_SHARED_PREFIX, salt="theirs")
-    )
-    assert (ours.cached, theirs.cached) == (0, 0)
-    (again,) = engine.ask(engine.submit(_SHARED_PREFIX, salt="theirs", boundaries=(36,)))
-    assert again.cached == 36
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
 def test_without_a_cache_nothing_is_kept(family: str) -> None:
     """Budget 0: rows begin empty, followers do not wait, nothing stays."""
     engine = engine_of(family, budget_bytes=0)
@@ -154,24 +105,6 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
     assert engine.backend.cache is None
     engine.iterate([Inspect(7)])
     assert (engine.inspections[0].query, engine.inspections[0].cache) == (7, None)
-
-
-@pytest.mark.parametrize(
-    "family", sampled(["qwen3", "gemma3_text", "qwen3_next", "deepseek_v3"], ["gemma3_text"])
-)
-def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
-    """From just one request's to plenty: whatever fits is kept, the rest is computed, and the bytes stay
-    within."""
-    row_bytes = engine_of(family).backend.facts.row_bytes
-    for budget_tokens in (60, 90, 600):
-        budget_bytes = row_bytes.held(budget_tokens) + 4 * budget_tokens
-        engine = engine_of(family, budget_bytes=budget_bytes)
-        prefixes = prefixes_of(engine.backend)
-        for n in range(3):
-            engine.ask(
-                *(engine.submit([*_SHARED_PREFIX, *words(9, 70 + n + m)], boundaries=(37,)) for m in range(2))
-            )
-            assert prefixes.nbytes <= budget_bytes
 
 
 @pytest.fixture
@@ -204,36 +137,6 @@ def test_conversations_on_one_prefix_hold_one_prefix(tiny: Tiny) -> None:
     gc.collect()
     # MLX rounds small buffers up.
     assert before - mx.get_active_memory() == pytest.approx(held.segment_bytes, rel=0.1)
-
-
-def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
-    """Rows that start from the same pieces together, and write behind them, leave them as they were."""
-    backend = tiny.backend(max_slots=8, prefill_chunk_tokens=64)
-    loop = EngineLoop(backend, 8, PrefillPace(512))
-    shared_prefix = prompt_of(300, 90)
-    _run_all(loop, [request(0, shared_prefix, 5)])
-    before = _kept(backend, shared_prefix)
-    _run_all(loop, [request(1 + n, [*shared_prefix, n, *prompt_of(n, 91)], 20) for n in range(8)])
-    assert _kept(backend, shared_prefix) == before
-
-
-def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
-    """Keys and values of the first layer, over all pieces of the path."""
-    lease = prefixes_of(backend).match_and_lease(at([*shared_prefix, 1]))
-    halves = [
-        mx.concatenate(
-            [unpacked(piece.layers[0][half])[..., :taken, :] for piece, taken in lease.pieces], axis=2
-        )
-        for half in (0, 1)
-    ]
-    prefixes_of(backend).release(lease)
-    return [half.tolist() for half in halves]
-
-
-def _run_all(loop: EngineLoop, commands: list[ToEngine]) -> None:
-    loop.iterate(commands)
-    while not loop.idle:
-        loop.iterate([])
 
 
 @pytest.mark.parametrize("family", sampled(["gemma3_text", "qwen3_next"], ["gemma3_text"]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from array import array
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,68 +11,9 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import StepResult
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.plan import Admit, StepPlan, with_changes
-from scheduler.engine.prefix import radix_tree
-from scheduler.shared.messages import Cancel
-from scheduler.shared.token_ids import common_run
-from tests.contracts.journal import kv_bytes, prefixes_of
-from tests.examples import examples, sampled
+from tests.contracts.journal import kv_bytes
+from tests.examples import examples
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
-
-PROMPT_TOKENS = 24
-_MOST_TURNS = 40
-
-
-class Counted:
-    """Tokens that the prefix tree compared, and leases that it gave."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.compared_tokens = self.leases = 0
-        whole_lease = radix_tree.RadixTree.lease
-
-        def compare(left: array[int], start: int, right: array[int], limit: int) -> int:
-            self.compared_tokens += limit
-            return common_run(left, start, right, limit)
-
-        def lease(tree: Any, match: Any) -> Any:
-            self.leases += 1
-            return whole_lease(tree, match)
-
-        monkeypatch.setattr(radix_tree, "common_run", compare)
-        monkeypatch.setattr(radix_tree.RadixTree, "lease", lease)
-
-
-def _join(engine: ReuseEngine, prompt: list[int]) -> None:
-    """Until it decodes."""
-    decoding = engine.batch.decoding
-    engine.iterate([engine.submit(prompt, max_tokens=1000)])
-    for _ in range(_MOST_TURNS):
-        if engine.batch.decoding > decoding:
-            return
-        engine.iterate()
-    raise AssertionError("it never joined")
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_next"])
-@pytest.mark.parametrize("shared_tokens", [0, 18])
-def test_a_join_costs_the_tree_the_same_however_many_run(
-    monkeypatch: pytest.MonkeyPatch, family: str, shared_tokens: int
-) -> None:
-    """Tokens compared and leases taken, with two rows and with five that decode; behind a prefix of all of
-    them, or of nobody."""
-    costs = []
-    for others in (2, 5):
-        engine = engine_of(family)
-        prompts = [
-            [*words(shared_tokens, 1), number, *words(PROMPT_TOKENS - shared_tokens, 2 + number)]
-            for number in range(others + 1)
-        ]
-        for prompt in prompts[:-1]:
-            _join(engine, prompt)
-        with monkeypatch.context() as patched:
-            counted = Counted(patched)
-            _join(engine, prompts[-1])
-        costs.append((counted.compared_tokens, counted.leases))
-    assert costs[0] == costs[1]
 
 
 def _save(monkeypatch: pytest.MonkeyPatch, engine: ReuseEngine, saving: Callable[[], bool]) -> None:
@@ -158,40 +96,3 @@ def test_no_row_copies_what_its_admission_did_not_charge(
     engine.finish()
     for submit in submits:
         engine.check(submit)
-
-
-@pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss"], ["gpt_oss"]))
-@pytest.mark.parametrize("saving", [False, True])
-def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: str, saving: bool) -> None:
-    """Over 60 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
-    of them: each has its own tokens. Also where memory is saved now and then."""
-    generator = random.Random(5)
-    engine = engine_of(family, budget_bytes=1 << 17)
-    _save(monkeypatch, engine, lambda: saving and generator.random() < 0.5)
-    common = words(30, 1)
-    branches = [common + words(12, seed) for seed in (2, 3)]
-    submits: list[Any] = []
-    cancelled = set[int]()
-    most_in_place = 0
-    for _ in range(60):
-        commands: list[Any] = []
-        if generator.random() < 0.3:
-            start = generator.choice([common, *branches, branches[0][:36], []])
-            prompt = start + [generator.randrange(300) for _ in range(generator.randrange(1, 20))]
-            submits.append(engine.submit(prompt, max_tokens=generator.randrange(1, 20)))
-            commands.append(submits[-1])
-        if submits and generator.random() < 0.03:
-            cancelled.add(submits[-1].request_id)
-            commands.append(Cancel(submits[-1].request_id))
-        engine.iterate(commands)
-        _check_in_place(engine)
-        rows = engine.batch.rows.values()
-        most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
-    engine.finish()
-    assert most_in_place >= len(common)
-    cache = prefixes_of(engine.backend).statistics()
-    assert cache.hit_tokens > 0
-    assert cache.evicted_tokens["budget"] > 0
-    for submit in submits:
-        if submit.request_id not in cancelled:
-            engine.check(submit)

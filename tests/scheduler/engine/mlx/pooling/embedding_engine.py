@@ -25,7 +25,7 @@ class EmbeddingEngine:
     """`vectors` of prompts, whichever way the loop batches them."""
 
     def __init__(self, folder: Path, pooler: Pooler | None = None, **changes: Any) -> None:
-        load = load_of(folder, pooler=pooler or Pooler("embedding"), **changes)
+        load = load_of(folder, pooler=pooler or Pooler(), **changes)
         backend = model_loading.load(load, lambda stage: None)
         self.backend = backend
         self.loop = EngineLoop(backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))

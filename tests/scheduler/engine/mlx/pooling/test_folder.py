@@ -20,7 +20,7 @@ _PROMPT = mx.array([[(37 * at) % tiny.VOCABULARY for at in range(24)]])
 
 
 def _hidden(folder: Path) -> mx.array:
-    hidden: mx.array = body_of(_read_model(folder, Pooler("embedding"), None)[0])(_PROMPT)
+    hidden: mx.array = body_of(_read_model(folder, Pooler(), None)[0])(_PROMPT)
     mx.eval(hidden)
     return hidden
 

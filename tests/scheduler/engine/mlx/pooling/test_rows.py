@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("tokens", ["last", "mean"])
 def test_contract(check: Callable[[MakeBackend], None], tokens: PooledTokens, folder: Path) -> None:
     """Whatever the contract of back ends says of vectors."""
-    pooler = Pooler("embedding", tokens)
+    pooler = Pooler(tokens)
     check(lambda: EmbeddingEngine(folder, pooler, prefill_chunk_tokens=CHUNK).backend)
 
 
@@ -125,7 +125,7 @@ def test_a_text_whose_cache_never_fits_is_refused(folder: Path) -> None:
 
 def test_a_vector_that_is_no_numbers_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As 16 bits may overflow; the text beside it has its vector."""
-    engine = EmbeddingEngine(folder, Pooler("embedding"))
+    engine = EmbeddingEngine(folder, Pooler())
     whole = engine.backend._head.vectors
 
     def broken(pooled: Any) -> Any:

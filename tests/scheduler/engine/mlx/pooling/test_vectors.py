@@ -15,14 +15,14 @@ from scheduler.engine.mlx.device import X86, forced
 from scheduler.shared.pooling import PooledTokens, Pooler
 from tests.contracts.journal import prompt_of
 from tests.examples import examples
-from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
+from tests.fakes.embedder_folder import SHAPE, write_embedder
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
 from tests.scheduler.engine.mlx.upstream.test_layer_slices import count_evaluations
 
 LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
 """Around the chunks of 16 and 32 tokens below."""
-POOLED: tuple[PooledTokens, ...] = ("last", "mean", "first")
+POOLED: tuple[PooledTokens, ...] = ("last", "mean")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engines(folder: Path) -> dict[str, EmbeddingEngine]:
-    return {tokens: EmbeddingEngine(folder, Pooler("embedding", tokens)) for tokens in POOLED}
+    return {tokens: EmbeddingEngine(folder, Pooler(tokens)) for tokens in POOLED}
 
 
 def pooled(hidden: Array, tokens: PooledTokens) -> Array:
-    found: Array = {"last": hidden[-1], "first": hidden[0], "mean": hidden.mean(axis=0)}[tokens]
+    found: Array = hidden[-1] if tokens == "last" else hidden.mean(axis=0)
     return found
 
 
@@ -46,7 +46,7 @@ def test_vectors_are_those_of_a_numpy_forward_pass(
     tokens: PooledTokens, chunk_tokens: int, folder: Path
 ) -> None:
     """To 1e-5, all lengths in one batch, read whole and in chunks."""
-    engine = EmbeddingEngine(folder, Pooler("embedding", tokens), prefill_chunk_tokens=chunk_tokens)
+    engine = EmbeddingEngine(folder, Pooler(tokens), prefill_chunk_tokens=chunk_tokens)
     reference = NumpyQwen3(folder, SHAPE)
     prompts = [prompt_of(length, 1) for length in LENGTHS]
     for prompt, vector in zip(prompts, engine.vectors(prompts), strict=True):
@@ -60,7 +60,7 @@ def test_a_step_that_is_evaluated_in_slices_of_layers_gives_the_same_vectors(
     evaluated = count_evaluations(monkeypatch)
     prompts = [prompt_of(length, 5) for length in LENGTHS]
     with forced(replace(X86, evaluation_seconds=1e-9)):
-        engine = EmbeddingEngine(folder, Pooler("embedding", "last"))
+        engine = EmbeddingEngine(folder, Pooler("last"))
         engine.vectors(prompts)
         before = len(evaluated)
         sliced = engine.vectors(prompts)
@@ -97,22 +97,9 @@ def test_more_dimensions_than_there_are_are_refused(engines: dict[str, Embedding
 def test_linear_layers_follow_the_pooling(tmp_path: Path) -> None:
     """As EmbeddingGemma has them; without Normalize the vector keeps its length."""
     folder = write_embedder(tmp_path / "dense", "mean", dense=24, normalize=False)
-    pooler = Pooler("embedding", "mean", dense=("2_Dense",), normalize=False)
+    pooler = Pooler("mean", dense=("2_Dense",), normalize=False)
     prompt = prompt_of(9, 3)
     (vector,) = EmbeddingEngine(folder, pooler).vectors([prompt])
     weight = np.random.default_rng(5).standard_normal((24, SHAPE.hidden), np.float32)
     expected = weight @ NumpyQwen3(folder, SHAPE).hidden(prompt).mean(axis=0)
     np.testing.assert_allclose(vector, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("false_token", [3, None])
-def test_a_score_is_the_probability_of_the_true_token(false_token: int | None, tmp_path: Path) -> None:
-    """The softmax over the two tokens' logits at the last position, or the logit's own sigmoid."""
-    folder = write_reranker(tmp_path / "reranker")
-    engine = EmbeddingEngine(folder, Pooler("rerank", true_token=7, false_token=false_token))
-    reference = NumpyQwen3(folder, SHAPE)
-    prompts = [prompt_of(length, 4) for length in (5, 30, 90)]
-    for prompt, (score,) in zip(prompts, engine.vectors(prompts), strict=True):
-        logits = reference.logits(prompt)
-        odds = logits[7] - (0.0 if false_token is None else logits[false_token])
-        assert abs(score - 1 / (1 + np.exp(-odds))) < 1e-5

@@ -211,10 +211,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         | {"tie_word_embeddings": True, "query_pre_attn_scalar": 24, "rope_local_base_freq": 700.0},
         {"": _Variant(), "linear": _scaled(rope_type="linear", factor=4.0)},
     ),
-    "phi": (
-        _without(_BASE, "rms_norm_eps") | {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
-        {"": _Variant()},
-    ),
     "phi3": (
         _BASE | {"sliding_window": None},
         {
@@ -225,10 +221,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
     ),
     "gpt2": (_POSITIONS_TABLE, {"": _Variant()}),
     "gpt_bigcode": (_POSITIONS_TABLE | {"multi_query": True}, {"": _Variant()}),
-    "gptj": (
-        _without(_POSITIONS_TABLE, "n_positions") | {"n_positions": CONTEXT, "rotary_dim": 8},
-        {"": _Variant()},
-    ),
     "gpt_neox": (
         _without(_BASE, "rms_norm_eps", "rope_theta", "num_key_value_heads")
         | {"layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 5000.0, "intermediate_size": 256},
@@ -248,19 +240,9 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
     "olmo2": (_BASE, {"": _Variant(), "yarn": _scaled(**_YARN)}),
     # transformers gives layers with a window its own default for the base, whatever rope_theta says.
     "olmo3": (_BASE | _WINDOWS | {"rope_theta": 500000.0}, {"": _Variant(), "yarn": _scaled(**_YARN)}),
-    "olmoe": (_BASE | {"num_experts": 4, "num_experts_per_tok": 2}, {"": _Variant()}),
     "starcoder2": (
         _without(_BASE, "rms_norm_eps") | {"norm_epsilon": 1e-5, "tie_word_embeddings": True},
         {"": _Variant()},
-    ),
-    "stablelm": (
-        _without(_BASE, "rms_norm_eps") | {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25},
-        {"": _Variant(), "biases": _Variant({"use_qkv_bias": True})},
-    ),
-    "cohere": (
-        _without(_BASE, "rms_norm_eps")
-        | {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, "logit_scale": 0.5},
-        {"": _Variant(), "normed": _Variant({"use_qk_norm": True})},
     ),
     "cohere2": (
         _without(_BASE, "rms_norm_eps")
@@ -364,21 +346,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "pad_token_id": 0,
         },
         {"": _Variant(), "one group": _Variant({"n_groups": 1})},
-    ),
-    "mamba": (
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "state_size": 8,
-            "expand": 2,
-            "conv_kernel": 4,
-            "time_step_rank": 4,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        {"": _Variant()},
     ),
     "qwen3_next": (
         _BASE
@@ -516,34 +483,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "granitemoe": (
-        _BASE
-        | {
-            "embedding_multiplier": 3.0,
-            "attention_multiplier": 0.2,
-            "residual_multiplier": 0.5,
-            "logits_scaling": 2.0,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-        },
-        {"": _Variant()},
-    ),
-    "lfm2_moe": (
-        _without(_BASE, "rms_norm_eps")
-        | _EXPERTS
-        | {
-            "norm_eps": 1e-5,
-            "conv_L_cache": 3,
-            "layer_types": ["conv", "full_attention"],
-            "num_experts": 4,
-            "num_dense_layers": 1,
-            "norm_topk_prob": True,
-            "use_expert_bias": True,
-            "routed_scaling_factor": 1.0,
-            "tie_word_embeddings": True,
-        },
-        {"": _Variant()},
-    ),
     "minimax_m2": (
         _BASE
         | _HEADS
@@ -556,18 +495,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "phimoe": (
-        _without(_BASE, "rms_norm_eps")
-        | {
-            "rms_norm_eps": 1e-5,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "attention_bias": True,
-            "lm_head_bias": True,
-        },
-        {"": _Variant()},
-    ),
-    "hunyuan_v1_dense": (_BASE | _HEADS, {"": _Variant()}),
     "nemotron_h": (
         _without(_BASE, "rope_theta")
         | _HEADS
@@ -618,21 +545,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "recurrent_gemma": (
-        _BASE
-        | _HEADS
-        | {
-            "rope_theta": 10000.0,
-            "num_key_value_heads": 1,
-            "lru_width": 64,
-            "attention_window_size": WINDOW,
-            "conv1d_width": 4,
-            "block_types": ["recurrent", "attention"],
-            "num_hidden_layers": 2,
-            "tie_word_embeddings": True,
-        },
-        {"": _Variant()},
-    ),
     "olmo_hybrid": (
         _BASE
         | {
@@ -657,21 +569,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "dots1": (
-        _BASE
-        | _HEADS
-        | _EXPERTS
-        | {
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "norm_topk_prob": True,
-            "routed_scaling_factor": 1.5,
-        },
-        {"": _Variant()},
-    ),
     "glm4_moe_lite": (
         _BASE
         | _EXPERTS
@@ -691,14 +588,12 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "helium": (_BASE | _HEADS, {"": _Variant()}),
     "nemotron": (
         _without(_BASE, "rms_norm_eps")
         | _HEADS
         | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
         {"": _Variant()},
     ),
-    "ernie4_5": (_BASE | _HEADS | {"use_bias": True}, {"": _Variant()}),
     "apertus": (_BASE | {"hidden_act": "xielu"}, {"": _scaled(**_LLAMA3)}),
 }
 FOLDERS: tuple[Folder, ...] = tuple(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from hashlib import sha256, shake_256
-from typing import Any, TypeAlias
+from hashlib import shake_256
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,3 @@ def _range(name: str, shape: Sequence[int]) -> tuple[float, float]:
 
 def weights(shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     return {name: tensor(name, shape) for name, shape in shapes.items()}
-
-
-def digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return a SHA-256 of names, shapes and numbers."""
-    whole = sha256()
-    for name in sorted(tensors):
-        whole.update(f"{name} {list(tensors[name].shape)} ".encode())
-        whole.update(np.ascontiguousarray(tensors[name], np.float32).astype("<f4").tobytes())
-    return whole.hexdigest()

@@ -34,10 +34,6 @@ def tempered(logprobs: mx.array, temperature: float) -> mx.array:
     return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
 
-def greedy(logprobs: mx.array) -> mx.array:
-    return mx.argmax(logprobs, axis=-1)
-
-
 class RowSampler:
     """Samples one row. Called once a position with (1, vocabulary) log-probabilities, in order."""
 
@@ -48,12 +44,12 @@ class RowSampler:
         self._noise = noise or (host_gumbel if device().traits.exp_is_slow else gumbel)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        position = self._position
-        self._position += 1
-        return self._sample(logprobs, position)
+        return mx.argmax(self.scores(logprobs), axis=-1)
 
-    def _sample(self, logprobs: mx.array, position: int) -> mx.array:
-        params = self._params
+    def scores(self, logprobs: mx.array) -> mx.array:
+        """Return what the draw compares at the next position: minus infinity for what a cut-off drops."""
+        params, position = self._params, self._position
+        self._position += 1
         scores = logprobs * (1.0 / params.temperature)
         kept = tempered(logprobs, params.temperature)
         with uncompiled():
@@ -66,7 +62,7 @@ class RowSampler:
         # One draw from the distribution, by the Gumbel-max rule.
         scores = mx.where(mx.isinf(kept), -mx.inf, scores)
         noise = self._noise([position_key(params.seed, position)], scores.size)
-        return mx.argmax(scores + noise.reshape(scores.shape), axis=-1)
+        return scores + noise.reshape(scores.shape)
 
 
 class LogitsAdjustment:
@@ -99,7 +95,7 @@ class LogitsAdjustment:
         if self._bias is not None:
             adjusted = adjusted + self._bias
         if params.repetition_penalty != 1.0:
-            seen = _counts(tokens, adjusted.shape[-1]) > 0
+            seen = _counts(tokens[-params.repetition_context :], adjusted.shape[-1]) > 0
             penalised = mx.where(
                 adjusted > 0, adjusted / params.repetition_penalty, adjusted * params.repetition_penalty
             )

@@ -10,7 +10,6 @@ import dataclasses
 import gc
 import math
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -28,7 +27,7 @@ from scheduler.request import Sampling as AskedSampling
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.structure import Pattern
 from tests.contracts.journal import GREEDY, Journal, Rows, alone, answers, prompt_of, request
-from tests.examples import examples, sampled
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
 
@@ -145,18 +144,6 @@ def test_no_number_leaves_its_row(
     assert retired is None or retired.reason in ("stop", "length", "failed")
 
 
-@pytest.mark.parametrize(
-    "sampling", [_WARM, _replace(_WARM, top_p=0.9), GREEDY], ids=["drawn", "cut", "greedy"]
-)
-def test_finite_parameters_that_overflow_fail_the_row(
-    tiny: Tiny, expected: dict[int, list[int]], sampling: Sampling
-) -> None:
-    """Two biases that float32 can hold, and their sum not: it fails with that reason, and emits nothing."""
-    biased = _replace(sampling, logit_bias=((3, 3e38), (3, 3e38)))
-    retired = _run_beside_neighbours(tiny, expected, request(_VICTIM, prompt_of(8, 45), 7, sampling=biased))
-    assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)
-
-
 @pytest.mark.parametrize("penalty", [0.0, 1e-46, -1.0, math.nan, math.inf])
 def test_a_penalty_that_is_nothing_in_float32_is_refused(tiny: Tiny, penalty: float) -> None:
     """Times -inf it would be NaN."""
@@ -179,51 +166,6 @@ class _Damaged:
         embedded = mx.where((inputs == self._token)[..., None], math.nan, embedded)
         logits: mx.array = self._model(inputs, cache=cache, input_embeddings=embedded)
         return logits
-
-
-class _OneNan:
-    """A model that gives one NaN among finite logits after one token."""
-
-    def __init__(self, model: Any, token: int, at: int) -> None:
-        self._model, self._token, self._at = model, token, at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
-        logits: mx.array = self._model(inputs, cache=cache)
-        damage = mx.where(inputs == self._token, math.nan, 0.0).astype(logits.dtype)
-        return logits.at[..., self._at].add(damage[:, -logits.shape[1] :])
-
-
-_CHOSEN = {
-    "greedy": GREEDY,
-    "drawn": _WARM,
-    "cut": _replace(_WARM, top_k=40),
-    "penalised": _replace(GREEDY, presence_penalty=0.1),
-}
-
-
-@pytest.mark.parametrize(
-    "case",
-    sampled(
-        product(_CHOSEN, (0, 300, 511)), [("greedy", 0), ("drawn", 511), ("cut", 300), ("penalised", 511)]
-    ),
-    ids=lambda case: f"{case[0]}-{case[1]}",
-)
-def test_a_row_with_one_nan_among_finite_logits_fails_alone(
-    tiny: Tiny, expected: dict[int, list[int]], case: tuple[str, int]
-) -> None:
-    """A token is never the best of numbers one of which is none, greedy or drawn."""
-    how, at = case
-    heard = {*prompt_of(30, 45)}
-    for submit in _NEIGHBOURS:
-        heard |= {*submit.prompt, *expected[submit.request_id]}
-    token = next(token for token in range(512) if token not in heard)
-    damaged: Any = _OneNan(tiny.model, token, at)
-    bad = request(_VICTIM, [*prompt_of(30, 45), token], 7, sampling=_CHOSEN[how])
-    retired = _run_beside_neighbours(tiny, expected, bad, damaged)
-    assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)
 
 
 @pytest.mark.parametrize(
@@ -258,13 +200,10 @@ def test_a_row_of_nan_fails_alone(tiny: Tiny, expected: dict[int, list[int]], sa
     assert journal.courses[9].tokens == healthy
 
 
-def test_held_back_ends_and_a_tiny_penalty(tiny: Tiny, way: str) -> None:
-    """All ends are in the prompt and may not come yet: -inf times the least penalty stays -inf."""
-    sampling = _replace(_WARM, repetition_penalty=LEAST_FACTOR, top_p=0.9)
-    victim = _replace(request(1, [5, 6, 7, 8], 6, stop=(5, 6, 7), sampling=sampling), min_tokens=3)
-    retired = answers(tiny.backend(), [victim])[1].retired
-    assert retired is not None
-    assert retired.reason in ("stop", "length", "failed")
+def test_an_end_that_is_no_token_of_the_model_holds_nobody(tiny: Tiny) -> None:
+    """A configuration may name end tokens beyond the vocabulary: no index outside of an array."""
+    submit = _replace(request(1, prompt_of(5, 3), 6, stop=(512, 1 << 20)), min_tokens=4)
+    assert len(answers(tiny.backend(), [submit])[1].tokens) == 6
 
 
 def test_a_grammar_and_a_tiny_penalty(model: GrammarModel, way: str) -> None:

@@ -1,60 +1,38 @@
-"""From logits to a token: keys by position, mlx-lm's distributions, vLLM's penalties, failures alone."""
+"""From logits to a token: keys by position, and each row what it is alone, whatever its neighbours.
+
+Alone: mlx-lm's cut-offs and vLLM's penalties, row by row (`row_sampler.py`). Both ways to choose, by NumPy
+and in MLX's graph, are held to that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.sample_utils import make_sampler
 
+from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
 from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
 from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
+from scheduler.engine.mlx.sampling.penalties import HostCounts
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Sampling
-from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
+from scheduler.shared.messages import Sampling, ThinkingBudget
+from scheduler.shared.thinking import ThinkingLimit
+from tests.contracts.journal import GREEDY
 from tests.examples import examples
-from tests.scheduler.engine.mlx.conftest import Tiny
-from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler, tempered, uncompiled
+from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler
 
 _replace = msgspec.structs.replace
 _IN_BOTH = pytest.mark.parametrize("noise", [gumbel, host_gumbel], ids=["in the graph", "on the host"])
-_PLAIN = _replace(GREEDY, temperature=1.0)
 _VOCABULARY = 12
-_DRAWS = 20_000
-
-
-def _logprobs(seed: int = 3) -> mx.array:
-    """Log-probabilities of a small vocabulary, (1, vocabulary); the best has about a third."""
-    logits = np.random.default_rng(seed).normal(0, 1.5, (1, _VOCABULARY)).astype(np.float32)
-    array = mx.array(logits)
-    return array - mx.logsumexp(array, axis=-1, keepdims=True)
-
-
-def _shares(tokens: mx.array) -> npt.NDArray[np.float64]:
-    return np.bincount(np.array(tokens), minlength=_VOCABULARY) / tokens.size
-
-
-def _drawn(samplers: Sequence[RowSampler]) -> mx.array:
-    """One draw of each."""
-    logprobs = _logprobs()
-    return mx.concatenate([sampler(logprobs) for sampler in samplers])
-
-
-def _expected(params: Sampling, logprobs: mx.array, heat: float = 1.0) -> npt.NDArray[np.float64]:
-    """Return the shares of tokens that mlx-lm's sampler draws of the tempered distribution. `heat`: a
-    temperature of its own, which it has behind the cut-offs."""
-    sampler = make_sampler(temp=heat, top_p=params.top_p, min_p=params.min_p, top_k=params.top_k)
-    with uncompiled():
-        return _shares(sampler(tempered(logprobs, params.temperature)))
 
 
 def test_keys_do_not_collide() -> None:
@@ -96,161 +74,7 @@ def test_mlx_uses_all_bits_of_a_key() -> None:
     assert len(draws) == 64
 
 
-_CUTS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 1.7},
-    {"top_p": 0.8},
-    {"top_k": 3},
-    {"min_p": 0.2},
-    {"top_p": 0.9, "top_k": 4, "min_p": 0.05},
-    {"temperature": 0.5},
-    {"temperature": 1.4, "top_p": 0.7, "min_p": 0.1},
-    {"temperature": 0.7, "top_k": 6, "min_p": 0.02},
-    {"top_p": 0.01},
-    {"top_k": 1, "temperature": 2.0},
-]
-
-
-@_IN_BOTH
-@pytest.mark.parametrize("cuts", _CUTS, ids=str)
-def test_the_distribution_is_the_tempered_one_with_mlx_lm_s_cuts(cuts: dict[str, Any], noise: Noise) -> None:
-    """Tokens come with the probabilities of mlx-lm's sampler, and none comes that it would cut off."""
-    params = _replace(_PLAIN, **cuts)
-    logprobs = mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY))
-    mx.random.seed(1)
-    expected = _expected(params, logprobs)
-    # One key for all rows of a batch is no use of ours, but it draws thousands from one distribution.
-    shares = _shares(RowSampler(params, noise=noise)(logprobs))
-    assert 0.5 * np.abs(shares - expected).sum() < 0.02, "total variation"
-    kept = _expected(params, logprobs, heat=50.0) > 0
-    assert kept[shares > 0].all()
-    by_seed = _drawn([RowSampler(_replace(params, seed=seed), noise=noise) for seed in range(100)])
-    assert kept[np.array(by_seed)].all()
-
-
-@_IN_BOTH
-def test_seeds_and_positions_draw_independently(noise: Noise) -> None:
-    """2000 seeds at one position, and 2000 positions of one seed, each give the whole distribution, and
-    a draw says nothing about the one after it."""
-    params = _replace(_PLAIN, top_p=0.9)
-    mx.random.seed(1)
-    expected = _expected(params, mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY)))
-    by_seed = _drawn([RowSampler(_replace(params, seed=seed), noise=noise) for seed in range(2000)])
-    by_position = _drawn([RowSampler(params, noise=noise)] * 2000)
-    for drawn in (by_seed, by_position):
-        assert 0.5 * np.abs(_shares(drawn) - expected).sum() < 0.05, "total variation"
-        pairs = np.zeros((_VOCABULARY, _VOCABULARY))
-        np.add.at(pairs, (np.array(drawn[:-1]), np.array(drawn[1:])), 1 / (drawn.size - 1))
-        assert 0.5 * np.abs(pairs - np.outer(expected, expected)).sum() < 0.1, "pairs are not independent"
-
-
-@pytest.mark.parametrize("top_k", [0, _VOCABULARY, _VOCABULARY + 1, 1 << 30])
-def test_a_cut_beyond_the_vocabulary_cuts_nothing(top_k: int) -> None:
-    """mlx-lm's own function raises there; a client may well ask for it."""
-    params = [_replace(_PLAIN, top_k=top_k, seed=seed) for seed in range(50)]
-    plain = [_replace(_PLAIN, seed=seed) for seed in range(50)]
-    assert mx.array_equal(_drawn([RowSampler(p) for p in params]), _drawn([RowSampler(p) for p in plain]))
-
-
-def test_a_sampler_can_start_at_a_position() -> None:
-    """Computed again from the middle, the draws go on as they would have."""
-    whole = RowSampler(_PLAIN)
-    expected = [whole(_logprobs()).item() for _ in range(20)]
-    rest = RowSampler(_PLAIN, position=8)
-    assert [rest(_logprobs()).item() for _ in range(12)] == expected[8:]
-
-
-def test_draws_do_not_touch_mlx_s_own_random_state() -> None:
-    """No stream is drawn from, so nobody's draws depend on how many others there were."""
-    mx.random.seed(5)
-    expected = mx.random.uniform(shape=(4,)).tolist()
-    mx.random.seed(5)
-    _drawn([RowSampler(_replace(_PLAIN, top_p=0.9, min_p=0.1, top_k=5))] * 10)
-    assert mx.random.uniform(shape=(4,)).tolist() == expected
-
-
-def _vllm(
-    logits: npt.NDArray[np.float32], prompt: list[int], output: list[int], params: Sampling
-) -> npt.NDArray[np.float32]:
-    """vLLM's order and arithmetic: bias, then repetition over prompt and output, then frequency and
-    presence over output."""
-    logits = logits.copy()
-    for token, bias in params.logit_bias:
-        logits[token] += bias
-    for token in {*prompt, *output}:
-        factor = params.repetition_penalty
-        logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
-    for token in set(output):
-        logits[token] -= params.frequency_penalty * output.count(token)
-        logits[token] -= params.presence_penalty
-    return logits
-
-
 _tokens = st.integers(0, _VOCABULARY - 1)
-_penalty = st.one_of(st.just(0.0), st.floats(-2, 2, width=32))
-
-
-@settings(derandomize=True, deadline=None, max_examples=examples(200))
-@given(
-    logits=st.lists(st.floats(-20, 20, width=32), min_size=_VOCABULARY, max_size=_VOCABULARY),
-    prompt=st.lists(_tokens, min_size=1, max_size=8),
-    output=st.lists(_tokens, max_size=12),
-    repetition=st.one_of(st.just(1.0), st.floats(0.125, 2, width=32)),
-    presence=_penalty,
-    frequency=_penalty,
-    bias=st.dictionaries(_tokens, st.floats(-100, 100, width=32), max_size=3),
-)
-def test_the_adjustment_is_vllm_s(
-    logits: list[float],
-    prompt: list[int],
-    output: list[int],
-    repetition: float,
-    presence: float,
-    frequency: float,
-    bias: dict[int, float],
-) -> None:
-    """Penalties and bias in any mix agree with a plain reading of vLLM's, for any prompt and output."""
-    params = _replace(
-        GREEDY,
-        repetition_penalty=repetition,
-        presence_penalty=presence,
-        frequency_penalty=frequency,
-        logit_bias=tuple(bias.items()),
-    )
-    expected = _vllm(np.array(logits, dtype=np.float32), prompt, output, params)
-    adjustment = LogitsAdjustment(params, len(prompt), _VOCABULARY)
-    adjusted = np.array(adjustment(mx.array(prompt + output), mx.array([logits])))
-    np.testing.assert_allclose(adjusted, expected[None], rtol=1e-5, atol=1e-4)
-    if not LogitsAdjustment.wanted(params):
-        assert adjusted.tolist() == mx.array([logits]).tolist()
-
-
-_BROKEN: list[dict[str, Any]] = [
-    {"temperature": "hot"},
-    {"repetition_penalty": "much"},
-    {"frequency_penalty": "much"},
-    {"logit_bias": ((3, "a lot"),)},
-]
-
-
-@pytest.mark.parametrize("broken", _BROKEN, ids=str)
-def test_a_row_that_cannot_be_sampled_is_refused_alone(tiny: Tiny, broken: dict[str, Any]) -> None:
-    """Before it is anybody's neighbour: those have what they have alone."""
-    sampled = _replace(_PLAIN, seed=4, presence_penalty=0.3)
-    neighbours = [request(1, prompt_of(9, 41), 9, sampling=sampled), request(3, prompt_of(5, 42), 9)]
-    expected = {submit.request_id: alone(tiny.backend(), submit) for submit in neighbours}
-    backend = tiny.backend()
-    journal = Journal(backend)
-    journal.admit(neighbours[0])
-    # One field of a wrong type: the wire would refuse it, and nothing else is that easy to break.
-    victim = request(2, prompt_of(7, 43), 9, sampling=_replace(GREEDY, **broken))
-    with pytest.raises(RequestRefused, match="sampling"):
-        journal.admit(victim)
-    journal.admit(neighbours[1])
-    journal.finish()
-    assert {request_id: journal.courses[request_id].tokens for request_id in expected} == expected
-
-
 _params = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
@@ -258,49 +82,174 @@ _params = st.builds(
     top_k=st.sampled_from([0, 1, 3, 11, _VOCABULARY, 99]),
     min_p=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
     seed=st.integers(0, 1 << 62),
-    repetition_penalty=st.sampled_from([1.0, 1.3, 0.7]),
-    presence_penalty=st.sampled_from([0.0, 0.6]),
-    frequency_penalty=st.sampled_from([0.0, 0.4]),
-    logit_bias=st.sampled_from([(), ((2, 3.0),), ((1, -100.0), (5, 1.5))]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.7, 0.01, 10.0]),
+    repetition_context=st.sampled_from([0, 0, 1, 2, 3, 1000]),
+    presence_penalty=st.sampled_from([0.0, 0.6, -2.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.4, -2.0]),
+    logit_bias=st.sampled_from([(), (), (), ((2, 3.0),), ((1, -100.0), (5, 1.5)), ((9, 100.0),)]),
+)
+_budgets = st.builds(
+    ThinkingBudget,
+    tokens=st.integers(0, 3),
+    start=st.sampled_from([(3,), (3, 4)]),
+    end=st.sampled_from([(9,), (9, 10)]),
+    opens=st.booleans(),
+    anywhere=st.just(True),
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A row when it joins: `output` is of another engine."""
+
+    params: Sampling
+    prompt: list[int]
+    output: list[int]
+    min_tokens: int
+    stops: tuple[int, ...]
+    thinking: ThinkingBudget | None
+    masked: frozenset[int]
+    """Tokens that its logits hold back."""
+
+
+_asked = st.builds(
+    _Asked,
+    params=_params,
+    prompt=st.lists(_tokens, min_size=1, max_size=5),
+    output=st.lists(_tokens, max_size=3),
+    min_tokens=st.sampled_from([0, 0, 2, 5]),
+    stops=st.sampled_from([(), (3,), (1, 8, 9), (9, 10)]),
+    thinking=st.one_of(st.none(), st.none(), st.none(), _budgets),
+    masked=st.sampled_from([frozenset[int](), frozenset({0, 2, 6, 7, 8})]),
+)
+
+
+class _Alone:
+    """A row as it is alone."""
+
+    def __init__(self, asked: _Asked, on_host: bool) -> None:
+        self._asked = asked
+        self.history = [*asked.prompt, *asked.output]
+        noise = host_gumbel if on_host else gumbel
+        self._draw = RowSampler(asked.params, len(asked.output), noise)
+        self._adjust = LogitsAdjustment(asked.params, len(asked.prompt), _VOCABULARY)
+        self._limit = None if asked.thinking is None else ThinkingLimit(asked.thinking, asked.output)
+
+    def next(self, logits: mx.array) -> int:
+        asked, forbidden = self._asked, list[int]()
+        if len(self.history) - len(asked.prompt) < asked.min_tokens:
+            forbidden += asked.stops
+        if self._limit is not None and (held := self._limit.held(0)) is not None:
+            forbidden.append(held.token)
+        logits = self._adjust(mx.array(self.history), logits)
+        if forbidden:
+            logits[:, mx.array(forbidden)] = -math.inf
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        drawn = mx.argmax(logprobs, axis=-1) if asked.params.temperature == 0 else self._draw(logprobs)
+        token = int(drawn)
+        if self._limit is not None:
+            token = token if self._limit.forced is None else self._limit.forced
+            self._limit.accept(token)
+        self.history.append(token)
+        return token
+
+
+def _uncut(one: _Asked) -> _Asked:
+    return replace(one, params=_replace(one.params, top_p=1.0, top_k=0, min_p=0.0))
+
+
+_BAD: dict[str, Callable[[Any], None]] = {
+    "all NaN": lambda row: row.fill(math.nan),
+    "a first NaN": lambda row: row.put(0, math.nan),
+    "a NaN between": lambda row: row.put(6, math.nan),
+    "a last NaN": lambda row: row.put(_VOCABULARY - 1, math.nan),
+    "an infinity": lambda row: row.put(5, math.inf),
+    "nothing left": lambda row: row.fill(-math.inf),
+}
+
+
 @pytest.mark.parametrize("on_host", [False, True], ids=["in the graph", "on the host"])
-@settings(deadline=None, max_examples=examples(100))
-@given(params=st.lists(_params, min_size=1, max_size=6), data=st.data())
+@settings(deadline=None, max_examples=examples(200))
+@given(asked=st.lists(_asked, min_size=1, max_size=6), data=st.data())
 def test_all_rows_at_once_are_what_each_is_alone(
-    on_host: bool, params: list[Sampling], data: st.DataObject
+    on_host: bool, asked: list[_Asked], data: st.DataObject
 ) -> None:
-    """Any mix of parameters, rows that come and go, some that begin in the middle: token for token what the
-    row-by-row reading of mlx-lm's and vLLM's definitions gives."""
+    """Any mix of parameters, minimum lengths and thinking budgets, rows that come and go, some that begin in
+    the middle, tokens that the host knows a step later, and a row whose logits are no numbers: it fails, and
+    the others have their tokens. In 16 bits too, where ties are common: without cut-offs, of which mlx-lm's
+    keep some of several equal tokens."""
     numbers = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
-    prompts = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(1, 6)))) for _ in params]
-    begun = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(0, 4)))) for _ in params]
+    dtype = data.draw(st.sampled_from([mx.float32, mx.float32, mx.bfloat16, mx.float16]))
+    if dtype != mx.float32:
+        asked = [_uncut(one) for one in asked]
     rows = [
-        RowSampling(one, _VOCABULARY, prompt, output, on_host=on_host)
-        for one, prompt, output in zip(params, prompts, begun, strict=True)
-    ]
-    histories = [[*prompt, *output] for prompt, output in zip(prompts, begun, strict=True)]
-    oracles = [
-        (
-            RowSampler(one, len(output), host_gumbel if on_host else gumbel),
-            LogitsAdjustment(one, len(prompt), _VOCABULARY),
+        RowSampling(
+            one.params,
+            _VOCABULARY,
+            one.prompt,
+            one.output,
+            min_tokens=one.min_tokens,
+            stop_token_ids=one.stops,
+            thinking=None if one.thinking is None else ThinkingLimit(one.thinking, one.output),
+            on_host=on_host,
         )
-        for one, prompt, output in zip(params, prompts, begun, strict=True)
+        for one in asked
     ]
+    alone = [_Alone(one, on_host) for one in asked]
+    living = list(range(len(rows)))
     sampler: RowsSampler | None = None
-    for _ in range(data.draw(st.integers(1, 6))):
-        there = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
-        if sampler is not None:
-            sampler.leave()
-        sampler = RowsSampler([rows[i] for i in there])
-        logits = mx.array(numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32))
-        found: Any = sampler(logits, mx.array([histories[i][-1] for i in there])).tokens.tolist()
+    there = list[int]()
+    for _ in range(data.draw(st.integers(1, 10))):
+        if sampler is None or not {*there} <= {*living} or data.draw(st.integers(0, 2)) == 0:
+            if sampler is not None:
+                sampler.leave()
+            some = st.lists(st.sampled_from(living), min_size=1, unique=True)
+            there = data.draw(st.just(list(living)) | some)
+            sampler = RowsSampler([rows[i] for i in there])
+        logits = numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32)
         for place, i in enumerate(there):
-            draw, adjust = oracles[i]
-            alone_logits = adjust(mx.array(histories[i]), logits[place : place + 1])
-            logprobs = alone_logits - mx.logsumexp(alone_logits, axis=-1, keepdims=True)
-            greedy = params[i].temperature == 0
-            expected: Any = (mx.argmax(logprobs, axis=-1) if greedy else draw(logprobs)).item()
-            assert found[place] == expected
-            histories[i].append(int(expected))
+            logits[place, list(asked[i].masked)] = -math.inf
+        broken = data.draw(st.sampled_from([None] * 9 + [*range(len(there))]))
+        if broken is not None:
+            # A forced token is taken from any logits but NaN.
+            only_nan = asked[there[broken]].thinking is not None
+            kinds = [kind for kind in sorted(_BAD) if "NaN" in kind or not only_nan]
+            _BAD[data.draw(st.sampled_from(kinds))](logits[broken])
+        last = [alone[i].history[-1] for i in there]
+        if sampler.needs_inputs or data.draw(st.booleans()):
+            sampler.advance(last)
+        given_logits = mx.array(logits).astype(dtype)
+        chosen = sampler(given_logits, mx.array(last))
+        chosen.verify()
+        found: Any = chosen.tokens.tolist()
+        assert chosen.tokens.dtype == mx.uint32
+        for place, i in enumerate(there):
+            if place == broken:
+                # The step in flight takes it as its input.
+                assert 0 <= found[place] < _VOCABULARY
+                assert rows[i].failure == NOT_FINITE
+                living.remove(i)
+                continue
+            assert rows[i].failure is None
+            if (limit := rows[i].thinking) is not None and rows[i].position - 1 > len(asked[i].output):
+                limit.accept_at(rows[i].position - 2, last[place])
+            assert found[place] == alone[i].next(given_logits[place : place + 1]), (i, asked[i])
+        if not living:
+            return
+
+
+def test_the_host_s_errors_are_the_row_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever raises for one row is that row's failure, and says what it was."""
+
+    def penalise(*_: object) -> None:
+        raise IndexError("index -1 is out of bounds")
+
+    monkeypatch.setattr(HostCounts, "penalise", penalise)
+    params = [GREEDY, _replace(GREEDY, presence_penalty=1.0), _replace(GREEDY, temperature=1.0, top_p=0.9)]
+    rows = [RowSampling(one, _VOCABULARY, [1, 2], on_host=True) for one in params]
+    logits = mx.random.normal((3, _VOCABULARY))
+    chosen = RowsSampler(rows)(logits, mx.array([2] * 3))
+    chosen.verify()
+    assert [row.failure is None for row in rows] == [True, False, True]
+    assert "IndexError: index -1 is out of bounds" in str(rows[1].failure)
+    assert int(chosen.tokens[0]) == int(mx.argmax(logits[0]))

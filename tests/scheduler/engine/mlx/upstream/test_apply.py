@@ -17,7 +17,7 @@ def now():
     return base.scaled_dot_product_attention, activations.swiglu, vars(BatchGenerator).copy()
 
 import scheduler.engine.mlx.loading, scheduler.engine.mlx.pooling.loading
-from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.__main__ import make_backend
 assert now() == before
 assert (llama.swiglu, qwen3.scaled_dot_product_attention) == (before[1], before[0])
 """

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.mlx.device import METAL, X86, forced
+from scheduler.engine.mlx.device import X86, forced
 from scheduler.engine.mlx.upstream.layer_slices import layers_at_once, slices
 from scheduler.engine.pace import PrefillPace
 from tests.examples import sampled
-from tests.scheduler.engine.mlx.families import FAMILIES, random_model
+from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, words
 
 SLICED = ("qwen3", "gemma3_text", "deepseek_v3", "qwen3_next", "mamba2")
@@ -47,19 +47,6 @@ def test_tokens_are_those_of_the_model_alone(
     assert evaluated, "nothing was sliced"
 
 
-def test_a_chunk_is_evaluated_after_every_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest comes with the chunk's end; outside of the block the model is as it was."""
-    model = model_of("qwen3")
-    kind = type(model.layers[0])
-    before = kind.__call__
-    evaluated = count_evaluations(monkeypatch)
-    for bound, times in ((2.0, 0), (1.0, 2), (0.75, 4), (1e-9, 4), (None, 0)):
-        evaluated.clear()
-        with slices(model, SECONDS, bound):
-            model(mx.array([[1, 2, 3]]))
-        assert (len(evaluated), kind.__call__) == (times, before), bound
-
-
 def test_a_failure_leaves_the_model_as_it_was() -> None:
     model = model_of("qwen3")
     kind = type(model.layers[0])
@@ -67,18 +54,6 @@ def test_a_failure_leaves_the_model_as_it_was() -> None:
     with pytest.raises(TypeError), slices(model, None, SECONDS):
         model("not", "an", "array", "and", "too many")
     assert kind.__call__ is before
-
-
-def test_every_family_has_layers_to_slice() -> None:
-    """A model without `layers` would be evaluated at once, and nobody would know."""
-    for family in FAMILIES:
-        assert len(model_of(family).layers) > 1, family
-
-
-def test_metal_slices_and_a_cpu_does_not() -> None:
-    """Nothing ends a CPU's work for its length."""
-    assert METAL.evaluation_seconds is not None
-    assert X86.evaluation_seconds is None
 
 
 @settings(deadline=None, derandomize=True)
@@ -92,12 +67,6 @@ def test_a_slice_takes_no_longer_than_the_bound(layers: int, predicted: float, m
     layer = predicted / layers
     assert found == 1 or found * layer <= most * (1 + 1e-9)
     assert (found + 1) * layer > most * (1 - 1e-9)
-
-
-def test_an_unknown_time_is_taken_for_a_long_one() -> None:
-    """But only where long ones matter."""
-    assert layers_at_once(40, None, SECONDS) == 1
-    assert layers_at_once(40, None, None) is None
 
 
 @cache

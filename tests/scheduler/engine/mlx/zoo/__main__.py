@@ -16,22 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, build, build_exact, names
-from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
+from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, names
+from tests.scheduler.engine.mlx.zoo.company import Verdict, judged
 from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
 from tests.scheduler.engine.mlx.zoo.weights import REFUSED, base_of, in_weights
 
 _RESULTS = Path(tempfile.gettempdir()) / f"penstock-zoo-mlx-lm-{version('mlx-lm')}.jsonl"
 _ONLY_JUDGE = "--only-judge"
-
-
-def judged(name: str) -> Verdict:
-    try:
-        model, model_type = build(name)
-        exact = build_exact(name) if "@" in name else None
-    except Exception as error:
-        return Verdict({"build": f"raises {type(error).__name__}: {error}"})
-    return Trial(model, model_type, exact).verdict()
+_EXAMPLES, _PAIRS = 20, 10
+"""Schedules of each model."""
 
 
 def _in_a_process(name: str, limit_seconds: float) -> Verdict:
@@ -102,7 +95,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(_ONLY_JUDGE, metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.only_judge:
-        print(json.dumps(asdict(judged(options.only_judge))))
+        print(json.dumps(asdict(judged(options.only_judge, _EXAMPLES, _PAIRS))))
         return 0
     verdicts = _check(options.names or [*names(), *in_weights()], options)
     print("| module | outcome | fallbacks | largest difference | where |\n|---|---|---|---|---|")

@@ -8,6 +8,7 @@ a row sees a little of what it should not is often far from another token, and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +18,9 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.sampling.draw import gumbel
-from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
-from scheduler.shared.messages import Sampling, Submit
-from tests.scheduler.engine.mlx.sampling.row_sampler import RowSampler, greedy
+from scheduler.shared.messages import Submit
+from scheduler.shared.thinking import ThinkingLimit
+from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler
 
 TIE = 1e-3
 """The bound is on logarithms of probabilities; where there is a seed, over the temperature and with the
@@ -42,27 +42,42 @@ class Answer:
 
 
 class _Recorded:
-    """A sampler that writes down what it chose."""
+    """One request's parameters, as a processor of logits and a sampler that write down what they chose."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, submit: Submit, vocabulary: int) -> None:
         self.answer = Answer()
-        self._noise = mx.zeros((1,))
-        self._temperature = sampling.temperature
-        self._draw = RowSampler(sampling, noise=self._noted) if sampling.temperature > 0 else greedy
+        self._submit = submit
+        self._draw = RowSampler(submit.sampling) if submit.sampling.temperature > 0 else None
+        self._adjustment = LogitsAdjustment(submit.sampling, len(submit.prompt), vocabulary)
+        self._limit = None if submit.thinking is None else ThinkingLimit(submit.thinking)
+        self._own: Any = None
+        """The model's own log-probabilities of the next token."""
 
-    def _noted(self, keys: Any, size: int) -> mx.array:
-        self._noise = (host_gumbel if device().traits.exp_is_slow else gumbel)(keys, size)
-        return self._noise
+    def process(self, _: mx.array, logits: mx.array) -> mx.array:
+        submit, said = self._submit, self.answer.tokens
+        self._own = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        if LogitsAdjustment.wanted(submit.sampling):
+            logits = self._adjustment(mx.array([*submit.prompt, *said]), logits)
+        forbidden = list(submit.stop_token_ids) if len(said) < submit.min_tokens else []
+        if self._limit is not None and (held := self._limit.held(0)) is not None:
+            forbidden.append(held.token)
+        if forbidden:
+            logits = logits[:]
+            logits[:, mx.array(forbidden)] = -mx.inf
+        return logits
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        token = self._draw(logprobs)
-        scores = logprobs.reshape(-1)
-        if self._temperature > 0:
-            scores = scores / self._temperature + self._noise.reshape(-1)
+        scores = (logprobs if self._draw is None else self._draw.scores(logprobs)).reshape(-1)
         best = mx.sort(scores)[-2:]
-        self.answer.logprobs.append(float(logprobs.reshape(-1)[token.item()]))
-        self.answer.leads.append(float(best[1] - best[0]))
-        return token
+        token, lead = int(mx.argmax(scores)), float(best[1] - best[0])
+        if self._limit is not None:
+            if self._limit.forced is not None:
+                token, lead = self._limit.forced, math.inf
+            self._limit.accept(token)
+        self.answer.tokens.append(token)
+        self.answer.logprobs.append(float(self._own.reshape(-1)[token]))
+        self.answer.leads.append(lead)
+        return mx.array([token])
 
 
 class Alone:
@@ -72,26 +87,31 @@ class Alone:
         """`prefill_tokens`: the largest piece in which mlx-lm reads a prompt."""
         self._model = model
         self._prefill_tokens = prefill_tokens
+        self._vocabulary: int = model(mx.array([[0]]), cache=make_prompt_cache(model)).shape[-1]
         self._known: dict[tuple[Any, ...], Answer] = {}
         self._scored: dict[tuple[int, ...], list[float]] = {}
 
     def answer(self, submit: Submit, most_tokens: int | None = None) -> Answer:
         """Read this prompt in pieces of at most `most_tokens`, by default as others."""
         prefill_tokens = most_tokens or self._prefill_tokens
-        key = (tuple(submit.prompt), submit.max_tokens, submit.sampling, prefill_tokens)
+        ends = submit.stop_token_ids if submit.min_tokens else ()
+        asked = (tuple(submit.prompt), submit.max_tokens, submit.min_tokens, ends)
+        key = (*asked, submit.sampling, submit.thinking, prefill_tokens, device().traits.exp_is_slow)
         if key not in self._known:
-            recorded = _Recorded(submit.sampling)
-            for token, _ in generate_step(
+            recorded = _Recorded(submit, self._vocabulary)
+            steps = generate_step(
                 mx.array(submit.prompt.tolist()),
                 self._model,
                 max_tokens=submit.max_tokens,
                 sampler=recorded,
+                logits_processors=[recorded.process],
                 prefill_step_size=prefill_tokens,
-            ):
-                recorded.answer.tokens.append(token)
+            )
+            tokens = [token for token, _ in steps]
             # It computes one token ahead.
-            del recorded.answer.logprobs[submit.max_tokens :], recorded.answer.leads[submit.max_tokens :]
-            self._known[key] = recorded.answer
+            answer, count = recorded.answer, len(tokens)
+            assert tokens == answer.tokens[:count]
+            self._known[key] = Answer(tokens, answer.logprobs[:count], answer.leads[:count])
         return self._known[key]
 
     def prompt_logprobs(self, prompt: Sequence[int]) -> list[float]:

@@ -72,19 +72,6 @@ def build_exact(name: str, seed: int = 0, **changes: Any) -> Any:
     return model
 
 
-def census() -> dict[str, str | None]:
-    """By module: why it can neither be built nor is listed; None where nothing is wrong with it."""
-    found: dict[str, str | None] = {}
-    for module in modules():
-        found[module] = None
-        for name in (name for name in names() if module_of(name) == module):
-            try:
-                build(name)
-            except Exception as error:  # Whatever a module raises that finds no name or no size for a field.
-                found[module] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return found
-
-
 def write(name: str, folder: Path, **changes: Any) -> Any:
     """Write the model of this name as one that can be loaded, without a tokenizer. Return it."""
     model, _ = build(name, **changes)

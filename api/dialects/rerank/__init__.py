@@ -1,1 +1,0 @@
-"""The API for rankings, as Jina, Cohere and vLLM have it."""
