@@ -28,6 +28,7 @@ from scheduler.shared.messages import AdapterSource, KvCacheDtype, Sampling, Sub
 from tests.contracts.journal import GREEDY, request
 from tests.scheduler.engine.guesses import Guesses
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
+from tests.scheduler.engine.mlx.families import fused
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import ROUNDING, Alone, Answer, difference, rounding
 from tests.scheduler.engine.mlx.zoo.census import SMALL, build, build_exact
@@ -228,7 +229,7 @@ class Verdict:
 
 
 class Kind:
-    """One model, mended, its oracle, and what the engines over it have shown so far."""
+    """One model, mended and fused, its oracle, and what the engines over it have shown so far."""
 
     def __init__(
         self,
@@ -244,7 +245,7 @@ class Kind:
         with nullcontext() if packing is None else wide_heads():
             model, self._type = build(name, **changes)
             exact = build_exact(name, **changes) if "@" in name else None
-        self._model = mend(copy.deepcopy(model))
+        self._model = fused(mend(copy.deepcopy(model)))
         self._alone = {"": Alone(model)}
         self._sources: list[AdapterSource] = []
         for seed, rank in ((1, 4), (2, 7)):
