@@ -68,6 +68,13 @@ class Told:
             self.iterate([])
 
 
+def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
+    told = Told(slots=1)
+    told.iterate([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
+    told.rest()
+    assert told.reasons == {2: ["slot", "nothing"]}
+
+
 def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
     """Its answer grew until the KV budget had no room for both."""
     told = Told(slots=2, kv_cache_bytes=1500 * (KV_BYTES_PER_TOKEN + 4))
