@@ -93,6 +93,7 @@ class Memory:
 def charged_bytes(sequence: EngineSequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:
     """Return a running row's own bytes, with its reserve. `in_place_tokens` overrides the sequence's."""
     in_place = sequence.in_place_tokens if in_place_tokens is None else in_place_tokens
-    still = min(sequence.submit.max_tokens - sequence.generated_tokens + sequence.new_tokens, GROWTH_TOKENS)
+    # The tokens that it may generate after its admission.
+    still = min(sequence.submit.max_tokens + sequence.asked_tokens - sequence.prompt_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.new_tokens + 1)
     return row_bytes.held(sequence.prompt_tokens + answer, in_place)

@@ -46,6 +46,11 @@ class EngineSequence:
     """Why a hold that it asked for is not kept, as in Retired; empty if none was refused."""
     _answer_start: int = 0
     _shared: dict[int, int] = field(default_factory=dict)
+    request_id: int = field(init=False)
+    """Its own attribute: a step asks six times for each row."""
+
+    def __post_init__(self) -> None:
+        self.request_id = self.submit.request_id
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> EngineSequence:
@@ -60,10 +65,6 @@ class EngineSequence:
             arrived_at=arrived_at,
             _answer_start=len(tokens) - submit.done_tokens,
         )
-
-    @property
-    def request_id(self) -> int:
-        return self.submit.request_id
 
     @property
     def prefilled_tokens(self) -> int:

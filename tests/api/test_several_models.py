@@ -12,7 +12,6 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from api.access.api_keys import load_keys
 from api.served_models import ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
@@ -23,7 +22,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler
 
 PLAN = ScriptedPlan(step_seconds=0.01)
-KEYS = load_keys("sk-user, ops:sk-admin admin", None)
 
 
 @asynccontextmanager
@@ -138,16 +136,6 @@ async def test_operators_load_and_unload(autojump_clock: MockClock) -> None:
         for bad in ("soon", "inf", "nan"):
             path = f"/v1/models/titles/load?keep_seconds={bad}"
             assert (await client.post(path)).status_code == 400
-
-
-@trio_test
-async def test_only_operators_load_and_unload(autojump_clock: MockClock) -> None:
-    async with farm(keys=KEYS) as client:
-        for path in ("load", "unload"):
-            for key, status in (("sk-user", 403), ("sk-admin", 202)):
-                headers = {"authorization": f"Bearer {key}"}
-                answer = await client.post(f"/v1/models/titles/{path}", headers=headers)
-                assert answer.status_code == status
 
 
 @trio_test

@@ -22,7 +22,6 @@ if "scheduler.engine" in sys.orig_argv:
     disk_tier._LOOK_SECONDS = {_LOOK_SECONDS}
 """
 _TOPICS = [f"Topic {n}: " + "the river falls and the mill wheel turns. " * 90 for n in range(2)]
-_MORE = [f"{n} topic: " + "the miller counts his sacks and sleeps. " * 90 for n in ("Fifth", "Sixth")]
 
 
 def _ask(served: Served, topic: str) -> tuple[str, int, int]:
@@ -42,25 +41,20 @@ def _files(served: Served) -> int:
     return int(disk["files"]) if disk["pending_bytes"] == 0 else 0
 
 
-def _copy(source: Path, target: Path) -> list[Path]:
-    """As `rsync -a --ignore-existing --exclude penstock-kv.lock` does; return what was copied."""
-    copied = []
+def _copy(source: Path, target: Path) -> None:
+    """As `rsync -a --ignore-existing --exclude penstock-kv.lock` does."""
     for file in sorted(source.glob("*.safetensors")):
         there = target / file.name
-        if there.exists():
-            continue
-        partial = there.with_name(f".{there.name}.Xy12")
-        shutil.copyfile(file, partial)
-        os.utime(partial, (0, 0))
-        partial.rename(there)
-        copied.append(there)
-    return copied
+        if not there.exists():
+            partial = there.with_name(f".{there.name}.Xy12")
+            shutil.copyfile(file, partial)
+            os.utime(partial, (0, 0))
+            partial.rename(there)
 
 
 @pytest.mark.timeout(300)
 def test_a_copied_folder_is_a_warm_cache_while_both_servers_run(tmp_path: Path) -> None:
-    """The second server hits at least 0.95 of what the first one had on disk, with the same answers. A
-    damaged and a half-copied block are misses that its log names, and their answers are the same, too."""
+    """The second server hits at least 0.95 of what the first one had on disk, with the same answers."""
     first, second = tmp_path / "first", tmp_path / "second"
     (tmp_path / "sitecustomize.py").write_text(_ON_START)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
@@ -78,22 +72,4 @@ def test_a_copied_folder_is_a_warm_cache_while_both_servers_run(tmp_path: Path) 
         answers = [_ask(b, topic) for topic in _TOPICS]
         assert [answer for answer, _, _ in answers] == expected
         assert sum(cached for _, _, cached in answers) >= 0.95 * sum(saved)
-
-        damaged: list[str] = []
-        for topic in _MORE:
-            before = _files(a)
-            expected.append(_ask(a, topic)[0])
-            eventually(lambda before=before: _files(a) > before, 60)  # type: ignore[misc]
-            (second_block,) = (file for file in _copy(first, second) if "-b512." in file.name)
-            whole = bytearray(second_block.read_bytes())
-            whole[-1] ^= 1
-            second_block.write_bytes(whole[: len(whole) // 2] if damaged else whole)
-            os.utime(second_block, (0, 0))
-            damaged.append(second_block.name)
-        time.sleep(_LOOK_SECONDS)
-        again = [_ask(b, topic) for topic in _MORE]
-        assert [answer for answer, _, _ in again] == expected[len(_TOPICS) :]
-        assert [cached for _, _, cached in again] == [_BLOCK_TOKENS] * len(_MORE)
-        for name in damaged:
-            eventually(lambda name=name: any(f"{name} is damaged" in line for line in b.log))  # type: ignore[misc]
         assert b.metric("penstock_prefix_integrity_complaints_total") == 0

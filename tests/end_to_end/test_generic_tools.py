@@ -1,4 +1,4 @@
-"""The embedded model's weights under a template without tools: the official clients complete a tool loop."""
+"""The embedded model's weights under a template without tools: the official client completes a tool loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -56,22 +55,3 @@ def test_openais_client_completes_a_loop(without_tools: Served, choice: Any) -> 
     assert second.usage is not None
     assert second.usage.prompt_tokens_details is not None
     assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 1
-
-
-def test_anthropics_client_is_streamed_a_call(without_tools: Served) -> None:
-    """As from a model with tools in its template."""
-    tool: Any = {"name": "get_weather", "description": "The weather in a city", "input_schema": SCHEMA}
-    with (
-        anthropic.Anthropic(base_url=without_tools.url, api_key="unused", max_retries=0) as client,
-        client.messages.stream(
-            model=MODEL,
-            max_tokens=200,
-            system="You are a helpful assistant.",
-            messages=[{"role": "user", "content": "What is the weather in Paris?"}],
-            tools=[tool],
-            extra_body={"temperature": 0},
-        ) as stream,
-    ):
-        final = stream.get_final_message()
-    assert final.stop_reason == "tool_use"
-    assert [block.input for block in final.content if block.type == "tool_use"] == [{"city": "Paris"}]

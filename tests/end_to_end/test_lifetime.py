@@ -161,14 +161,9 @@ def test_sigkill_of_the_server_leaves_no_engine() -> None:
     ("arguments", "environment", "code", "words"),
     [
         (["--max-slots", "0"], {}, 2, "--max-slots"),
-        pytest.param(["--max-slots", "many"], {}, 2, "--max-slots", marks=pytest.mark.long),
-        pytest.param(["--port", "70000"], {}, 2, "--port", marks=pytest.mark.long),
-        pytest.param(["--engine", "torch"], {}, 2, "--engine", marks=pytest.mark.long),
-        pytest.param(["--scripted", "no_such=1"], {}, 2, "no_such", marks=pytest.mark.long),
         (["--scripted", "die_at_step=1"], {}, 2, "die_at_step"),  # Faults are test code.
         (["--no-such-option"], {}, 2, "--no-such-option"),
         ([], {"PENSTOCK_MAX_SLOT": "3"}, 2, "PENSTOCK_MAX_SLOT"),
-        pytest.param([], {"PENSTOCK_MAX_SLOTS": "-3"}, 2, "PENSTOCK_MAX_SLOTS", marks=pytest.mark.long),
         (["--model", "./no/such/folder"], {}, 1, "--model"),
     ],
 )

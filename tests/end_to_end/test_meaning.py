@@ -21,7 +21,6 @@ from tests.scheduler.models.facts import code, sentence
 
 AGENTS = 32
 PUMPS = 12
-FILLER = 8
 
 
 @dataclass(frozen=True)

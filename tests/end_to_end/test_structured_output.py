@@ -163,25 +163,6 @@ def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
     assert fits(item.arguments)
 
 
-@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "forecast"}])
-def test_anthropics_clients_are_answered_with_a_call(claude: anthropic.Anthropic, choice: Any) -> None:
-    """A tool_use block with an input that fits, and its stop reason."""
-    tools: Any = [{"name": "forecast", "input_schema": SCHEMA}]
-    chosen: Any = {**choice, "disable_parallel_tool_use": True}
-    message = claude.messages.create(
-        model=MODEL,
-        max_tokens=2000,
-        messages=[{"role": "user", "content": SAY}],
-        tools=tools,
-        tool_choice=chosen,
-        thinking={"type": "disabled"},
-        extra_body={"temperature": 1},
-    )
-    (block,) = [block for block in message.content if block.type == "tool_use"]
-    assert message.stop_reason == "tool_use"
-    assert (block.name, fits(json.dumps(block.input))) == ("forecast", True)
-
-
 def test_anthropics_schemas_are_kept(claude: anthropic.Anthropic) -> None:
     """`output_config.format`."""
     message = claude.messages.create(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
@@ -88,12 +86,6 @@ def test_a_prompt_that_small_chunks_get_through_is_read_after_few_deaths(
     """On a device on which a chunk's time grows with its context, and each engine begins anew: the smallest
     chunks are in time up to the prompt's end. A request is spared more deaths than these."""
     assert deaths_until_read(length, most=LEAST_CEILING_TOKENS * length * spare_part) <= 8
-
-
-def test_a_device_that_has_time_for_all_chunks_kills_nobody_and_one_without_some() -> None:
-    """What the simulation above is worth."""
-    assert deaths_until_read(100_000, most=math.inf) == 0
-    assert deaths_until_read(100_000, most=64 * 100_000) > 2
 
 
 def deaths_until_read(length: int, most: float) -> int:

@@ -3,7 +3,6 @@ only the queue causes waits."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.errors import QueueFull, TenantLimit
+from scheduler.errors import QueueFull
 from scheduler.events import Failed, Finished
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
@@ -32,32 +31,6 @@ async def wait_of(bench: Bench | Scheduler, **fields: Any) -> float:
     _, final = await answer(scheduler, ask("x", max_tokens=TOKENS, **fields))
     assert isinstance(final, Finished)
     return trio.current_time() - began
-
-
-@pytest.mark.slow
-@trio_test
-async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autojump_clock: MockClock) -> None:
-    """A hundred requests of one tenant, over fifty sessions, and another for each that ends; a quiet tenant's
-    request waits for at most the running one and one more."""
-    rng = random.Random(100)
-    bench = Bench(lookahead=0)
-    waits = []
-
-    async def flood(number: int) -> None:
-        while True:
-            await wait_of(bench, tenant="flood", session=str(number % 50))
-
-    async with running(bench.scheduler) as nursery:
-        for number in range(100):
-            nursery.start_soon(flood, number)
-        await trio.sleep(10)
-        for _ in range(8):
-            await trio.sleep(rng.uniform(0, 2))
-            waits.append(await wait_of(bench, tenant="quiet"))
-        nursery.cancel_scope.cancel()
-    # Its own answer, the rest of the one that is running, and one of the flood's.
-    assert max(waits) <= 3 * ONE_ANSWER + 0.001
-    assert sum(waits) / len(waits) < 2 * ONE_ANSWER
 
 
 @settings(max_examples=examples(4), deadline=None)
@@ -107,69 +80,6 @@ def test_whatever_the_flood_the_others_wait_for_a_turn_each(
 
 
 @trio_test
-async def test_fifty_sessions_of_one_tenant_get_what_one_of_another_gets(autojump_clock: MockClock) -> None:
-    """Answers per tenant over ten seconds, both with requests at all times."""
-    bench = Bench(lookahead=0)
-    answers = {"many": 0, "one": 0}
-
-    async def ask_for_ever(tenant: str, session: str) -> None:
-        while True:
-            await wait_of(bench, tenant=tenant, session=session)
-            answers[tenant] += 1
-
-    async with running(bench.scheduler) as nursery:
-        for number in range(50):
-            nursery.start_soon(ask_for_ever, "many", str(number))
-        # Two, so that one waits while the other is answered.
-        nursery.start_soon(ask_for_ever, "one", "agent")
-        nursery.start_soon(ask_for_ever, "one", "agent")
-        await trio.sleep(10)
-        nursery.cancel_scope.cancel()
-    assert abs(answers["many"] - answers["one"]) <= 2
-
-
-@trio_test
-async def test_a_better_priority_goes_first_and_a_lower_one_ages(autojump_clock: MockClock) -> None:
-    """vLLM's sign; and while urgent requests never end, a low one is answered nevertheless."""
-    from scheduler.config import FairnessConfig
-
-    bench = Bench(lookahead=0, fairness=FairnessConfig(aging_seconds=2.0))
-
-    async def urgent() -> None:
-        while True:
-            await wait_of(bench, tenant="urgent", priority=-1)
-
-    async with running(bench.scheduler) as nursery:
-        nursery.start_soon(urgent)
-        nursery.start_soon(urgent)
-        await trio.sleep(0.05)
-        waited = await wait_of(bench, tenant="lazy", priority=1)
-        nursery.cancel_scope.cancel()
-    # Two bands of two seconds each; then the running one, at most one more of the other band, its own answer.
-    assert 4.0 <= waited <= 4.0 + 3 * ONE_ANSWER + 0.001
-
-
-@trio_test
-async def test_a_tenants_own_bound_and_the_services(autojump_clock: MockClock) -> None:
-    """Two of each may wait, three in all; each refusal names its bound, and is counted by reason."""
-    bench = Bench(lookahead=0, max_queue=3, max_queue_per_tenant=2)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("running", tenant="A")))
-        clients = [
-            await bench.come(nursery, Client(ask(f"{number}", tenant=tenant)))
-            for number, tenant in enumerate(["A", "A", "A", "B", "B"])
-        ]
-        assert bench.sample("penstock_queued_prompt_tokens") == 3 * len("<user>0\n<assistant>")
-        await bench.scheduler.wait_idle()
-    refusals = [type(client.refusal) for client in clients]
-    assert refusals == [type(None), type(None), TenantLimit, type(None), QueueFull]
-    assert bench.sample("penstock_rejections_total", reason="tenant_limit") == 1
-    assert bench.sample("penstock_rejections_total", reason="queue_full") == 1
-    assert bench.outcomes() == {"length": 4, "rejected": 2}
-    assert bench.sample("penstock_queued_prompt_tokens") == 0
-
-
-@trio_test
 async def test_a_flood_that_fills_the_queue_loses_its_newest_to_another_tenant(
     autojump_clock: MockClock,
 ) -> None:
@@ -189,20 +99,6 @@ async def test_a_flood_that_fills_the_queue_loses_its_newest_to_another_tenant(
     assert isinstance(lost.error, QueueFull)
     assert lost.error.retry_after_seconds
     assert bench.outcomes() == {"length": 4, "error": 1, "rejected": 2}
-
-
-@trio_test
-async def test_queued_prompt_tokens_are_bounded(autojump_clock: MockClock) -> None:
-    """Two short prompts fit where a long one does not."""
-    bench = Bench(lookahead=0, max_queued_tokens=200)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("running")))
-        first = await bench.come(nursery, Client(ask("x" * 100)))
-        long = await bench.come(nursery, Client(ask("x" * 100)))
-        short = await bench.come(nursery, Client(ask("x")))
-        await bench.scheduler.wait_idle()
-    assert isinstance(long.refusal, QueueFull)
-    assert first.refusal is short.refusal is None
 
 
 @trio_test
@@ -238,19 +134,3 @@ async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump
         assert attained == sorted(attained)
         assert attained[2] > 2 * 1900
         nursery.cancel_scope.cancel()
-
-
-@trio_test
-async def test_an_engines_death_closes_its_charges(autojump_clock: MockClock) -> None:
-    """Each is charged once, on any number of engines; no charge stays open."""
-    bench = Bench(max_slots=2)
-    clients = [Client(ask(f"{number}", max_tokens=50, tenant=f"{number % 2}")) for number in range(6)]
-    async with running(bench.scheduler) as nursery:
-        for client in clients:
-            await bench.come(nursery, client)
-        await trio.sleep(0.2)
-        bench.launcher.kill()
-        await bench.scheduler.wait_idle()
-        await trio.sleep(0.05)
-        bench.check_nothing_is_left()
-    assert all(isinstance(client.finals[0], Finished) for client in clients)

@@ -14,7 +14,7 @@ from scheduler.shared.waits import REASONS
 from scheduler.statistics import WaitStatistics
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler, running
-from tests.scheduler.requests.board import Board, step
+from tests.scheduler.requests.board import Board
 from tests.scheduler.requests.records import make_record
 
 
@@ -37,19 +37,6 @@ def test_lines_are_by_tenant_and_reason_the_longest_first() -> None:
         WaitStatistics("globex", "engines_full", 1, 1.0, "test-z"),
         WaitStatistics("acme", "step", 1, 7.0, "test-hello"),
     )
-
-
-def test_who_runs_or_ends_waits_for_nothing() -> None:
-    board = Board()
-    record = board.submit(make_record(1))
-    board.route(step(prefills=[(1, 1, 3)]))
-    assert record.waits_for == ""
-    board.route(step(tokens=[(1, 65)]))
-    assert record.waits_for == ""
-    board.lose_all()
-    assert record.waits_for == "awaiting_engine"
-    board.cancel(record)
-    assert record.waits_for == ""
 
 
 def test_every_reason_of_the_engine_is_explained() -> None:
@@ -81,10 +68,3 @@ async def test_the_report_says_it_from_the_queue_to_the_slot(autojump_clock: Moc
     async with running(scheduler):
         assert await waits_while(scheduler, 6) == [("acme", "engines_full", 3), ("acme", "slot", 2)]
         assert await waits_while(scheduler, 1) == []
-
-
-@trio_test
-async def test_without_an_engine_all_wait_for_one(autojump_clock: MockClock) -> None:
-    """As while it loads, or restarts."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    assert await waits_while(scheduler, 2) == [("acme", "no_engine", 2)]

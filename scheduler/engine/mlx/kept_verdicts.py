@@ -9,13 +9,16 @@ check and nothing else.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from scheduler.engine.mlx.batching import Batching
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +42,17 @@ class KeptVerdicts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, key: str) -> StoredVerdict | None:
+    def read(self, key: str, kind: type[_T]) -> _T | None:
         try:
-            return msgspec.json.decode(self._path(key).read_bytes(), type=StoredVerdict)
+            return msgspec.json.decode(self._path(key).read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def write(self, key: str, kept: StoredVerdict) -> None:
+    def write(self, key: str, kept: object) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             half = self._folder / f"{key}.{os.getpid()}"
-            half.write_bytes(msgspec.json.encode(asdict(kept)))
+            half.write_bytes(msgspec.json.encode(kept))
             half.replace(self._path(key))
         except OSError:
             return

@@ -19,8 +19,10 @@ from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
-_HEADS = (Linear, QuantizedLinear)
-_TIED = (Embedding, QuantizedEmbedding)
+from scheduler.engine.mlx.upstream.products import TurnedEmbedding, TurnedLinear
+
+_HEADS = (Linear, QuantizedLinear, TurnedLinear)
+_TIED = (Embedding, QuantizedEmbedding, TurnedEmbedding)
 
 
 class LabelHead:

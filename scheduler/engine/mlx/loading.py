@@ -34,6 +34,7 @@ from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.folder_model import read_model
+from scheduler.engine.mlx.fusing import Exact, fuse
 from scheduler.engine.mlx.group_cost import group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
@@ -44,6 +45,7 @@ from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.mlx.upstream.saved_tensors import REREAD
+from scheduler.engine.mlx.upstream.shifted_norms import shift_once
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.engine.scripted_backend import ScriptedDevice
 from scheduler.shared.adapter_files import weights_bytes
@@ -89,6 +91,7 @@ def load_weights(
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    shift_once(model)
     if has_float32_weights(model):
         keep_float32(os.environ)
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
@@ -96,6 +99,9 @@ def load_weights(
     device().limit_pool(limit.pool_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report)
+    if command.load_check != "off":
+        report("fusing projections")
+        _fuse(model, command)
     device().wire_weights(limit.limit_bytes)
     report("running one token")
     cache = make_prompt_cache(model)
@@ -153,6 +159,23 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
 
 
+def _fuse(model: Any, command: Load) -> None:
+    """Let layers of this model share products whose bits stay the same on this device, as far as is known or
+    can be seen."""
+    kept = _kept_verdicts(command)
+    blas = [os.environ.get(name, "") for name in ("LD_PRELOAD", "OPENBLAS_NUM_THREADS")]
+    software = (version("mlx"), device().name, device().float32, platform.mac_ver()[0], *blas)
+    key = verdict_key(b"fused projections", *software)
+    known = (kept.read(key, Exact) if kept is not None else None) or {}
+    found = fuse(model, known)
+    if kept is not None and found != known:
+        kept.write(key, found)
+
+
+def _kept_verdicts(command: Load) -> KeptVerdicts | None:
+    return KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
+
+
 def _kv_cache_dtype(command: Load, used: Sequence[Any]) -> KvCacheDtype:
     """Return what the keys and values of a model that has run with these caches are packed into. If they
     cannot be packed, print why to stderr."""
@@ -177,9 +200,8 @@ def _verdict(loaded: LoadedModel, command: Load) -> StoredVerdict:
     if command.load_check == "off":
         return StoredVerdict(Batching())
     model, description, held = loaded.model, loaded.description, loaded.row_bytes
-    folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
-    key = _verdict_key(model, loaded.config, command, description)
-    kept = None if folder is None else folder.read(key)
+    folder, key = _kept_verdicts(command), _verdict_key(model, loaded.config, command, description)
+    kept = None if folder is None else folder.read(key, StoredVerdict)
     if kept is None:
         batching = _checked(loaded, command)
         cost, packing = None, PACKINGS[description.kv_cache_dtype]

@@ -37,6 +37,7 @@ def test_messages_become_what_templates_take() -> None:
                 "role": "user",
                 "content": [
                     {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "r"}]},
+                    {"type": "text", "text": "that was one"},
                     {"type": "tool_result", "tool_use_id": "t2", "is_error": True},
                     {"type": "text", "text": "go on"},
                 ],
@@ -54,6 +55,7 @@ def test_messages_become_what_templates_take() -> None:
             "tool_calls": [{"id": "t1", "type": "function", "function": function}],
         },
         {"role": "tool", "tool_call_id": "t1", "content": "r"},
+        {"role": "user", "content": "that was one"},
         {"role": "tool", "tool_call_id": "t2", "content": ""},
         {"role": "user", "content": "go on"},
     )

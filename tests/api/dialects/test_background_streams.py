@@ -114,7 +114,7 @@ def test_a_client_that_leaves_misses_nothing(counts: list[int]) -> None:
 
     async def check() -> None:
         async with running(scheduler := slow()), client_of(scheduler) as client:
-            made, events = await begin(client, 3)
+            made, events = await begin(client, 3, max_output_tokens=60)
             path = f"/v1/responses/{made}?stream=true&starting_after="
             others: list[list[Any]] = []
 

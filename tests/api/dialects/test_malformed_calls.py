@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 import trio.testing
 from hypothesis import given
 from pydantic import TypeAdapter
@@ -113,23 +112,6 @@ async def test_codex_goes_on_with_its_session(autojump_clock: trio.testing.MockC
     assert stored["output"][0]["content"][0]["text"] == "Sorry."
 
 
-@pytest.mark.parametrize(
-    ("sent", "read"),
-    [
-        ('{"a": 1}', {"a": 1}),
-        ("", {}),
-        ('{"a": b}', {"not_json": '{"a": b}'}),
-        ('{"a"', {"not_json": '{"a"'}),
-        ("3", {"not_json": "3"}),
-        (json.dumps('{"a": b}'), {"not_json": '{"a": b}'}),
-    ],
-)
-def test_arguments_that_are_not_json_come_back(sent: str, read: dict[str, Any]) -> None:
-    """From every client that keeps them, and as Vercel's AI SDK encodes them once more."""
-    called = TypeAdapter(CalledFunction).validate_python({"name": "f", "arguments": sent})
-    assert called.arguments == read
-
-
 PIECES = [
     *'[]{}",: -0.1e+\\u/a\x01\ud800\ufeff',
     "NaN",
@@ -148,6 +130,8 @@ VALUES = st.recursive(
 
 def as_python_reads(text: str) -> str:
     """Texts of values, because NaN equals nothing and 1 equals 1.0."""
+    if not text.strip():
+        return "{}"
     try:
         read = json.loads(text, strict=False)
     except ValueError:
@@ -162,6 +146,7 @@ def as_python_reads(text: str) -> str:
 @given(
     st.lists(st.sampled_from(PIECES), max_size=8).map(lambda pieces: '{"a":' + "".join(pieces) + "}")
     | st.builds(json.dumps, VALUES | st.dictionaries(st.text(), VALUES), ensure_ascii=st.booleans())
+    | st.sampled_from(["", " \n", json.dumps('{"a": b}')])
 )
 def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
     """JSON, and what some clients write in its place: NaN, control characters, half of a character."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from api.dialects.volatile_headers import is_volatile, stable
 
@@ -41,11 +39,3 @@ def test_a_block_that_is_such_a_header_is_dropped(block: str) -> None:
 def test_everything_else_stays(block: str) -> None:
     """A prompt may speak of such headers."""
     assert stable([block]) == [block]
-
-
-@given(st.lists(st.text()))
-def test_a_block_is_never_edited(blocks: list[str]) -> None:
-    """Kept whole or dropped whole, in order."""
-    kept = stable(blocks)
-    rest = iter(blocks)
-    assert all(any(block is other for other in rest) for block in kept)

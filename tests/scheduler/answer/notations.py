@@ -76,7 +76,8 @@ HARMONY = AnswerFormat(layout=Layout.HARMONY)
 
 @dataclass(frozen=True)
 class Written:
-    """`raw` is the model's text, up to its end of turn; the rest is what a client must get."""
+    """`raw` is the model's text, up to its end of turn; the rest is what a client must get. `malformed`: how
+    many calls cannot be read."""
 
     name: str
     form: AnswerFormat
@@ -85,6 +86,11 @@ class Written:
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     in_reasoning: bool = False
+    malformed: int = 0
+    tools: tuple[Tool, ...] = TOOLS
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.raw[:40]!r}"
 
 
 def _of(template: Template) -> AnswerFormat:
@@ -163,28 +169,6 @@ WRITTEN = (
     ),
 )
 
-_DSML = "｜DSML｜"
-
-MALFORMED = (
-    ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": }}</tool_call>'),
-    ("json_tools", "<tool_call>get the time</tool_call>"),
-    ("json_tools", '<tool_call>{"name": "get_time"'),
-    ("json_tools", '<tool_call>{"name": "\\q", "arguments": {}}</tool_call>'),
-    ("json_tools", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
-    ("json_tools", '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}}</tool_call>'),
-    ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": "\\d"}}</tool_call>'),
-    ("qwen3_coder", "<tool_call>\n<function=get_time>\n<parameter=zone>\nUTC"),
-    ("glm47", "<tool_call>what is the time</tool_call>"),
-    ("longcat", "<longcat_tool_call>nothing</longcat_tool_call>"),
-    ("minimax_m2", "<minimax:tool_call><invoke name=a</minimax:tool_call>"),
-    ("mistral", '[TOOL_CALLS]get_time[ARGS]{"zone": "UT'),
-    ("pythonic", "<|tool_call_start|>what<|tool_call_end|>"),
-    ("kimi_k2", "<|tool_calls_section_begin|>what<|tool_calls_section_end|>"),
-    ("gemma4", "<|tool_call>call:<tool_call|>"),
-    ("function_gemma", "<start_function_call>call:a{b}<end_function_call>"),
-    ("dsml", f'<{_DSML}function_calls><{_DSML}invoke name="a">'),
-)
-
 
 @dataclass
 class Message:
@@ -254,6 +238,7 @@ def pipeline(
     stop: Sequence[str] = (),
     parallel: bool = True,
     tools: Sequence[Tool] = TOOLS,
+    min_tokens: int = 0,
 ) -> AnswerPipeline:
     assembly = Assembly(
         form,
@@ -262,7 +247,7 @@ def pipeline(
         in_reasoning=in_reasoning,
         parallel_calls=parallel,
     )
-    return AnswerPipeline(Chunks(), stop, assembly)
+    return AnswerPipeline(Chunks(), stop, assembly, min_tokens=min_tokens)
 
 
 def message_of(

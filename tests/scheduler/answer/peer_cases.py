@@ -5,12 +5,11 @@ llama.cpp, mlx-lm and harmony hold, and those of public reports, in texts of our
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, tool_syntax
 from scheduler.request import Tool
-from tests.scheduler.answer.notations import HARMONY, KIMI_K3
+from tests.scheduler.answer.notations import HARMONY, KIMI_K3, Written
 
 
 def _tool(name: str, **properties: str | list[str]) -> Tool:
@@ -48,23 +47,6 @@ NOW: tuple[str, dict[str, Any]] = ("now", {})
 NAMED = ("maps.get-weather/v2", {"city-name": "x", "$top": 3})
 
 
-@dataclass(frozen=True)
-class Case:
-    """`calls`: those that can be read; `malformed`: how many others there are."""
-
-    family: str
-    form: AnswerFormat
-    raw: str
-    text: str
-    thoughts: str
-    calls: tuple[tuple[str, dict[str, Any]], ...]
-    malformed: int
-    in_thoughts: bool
-
-    def __str__(self) -> str:
-        return f"{self.family}: {self.raw[:40]!r}"
-
-
 def _case(
     family: str,
     raw: str,
@@ -73,8 +55,8 @@ def _case(
     thoughts: str = "",
     malformed: int = 0,
     in_thoughts: bool = False,
-) -> Case:
-    return Case(family, FORMS[family], raw, text, thoughts, calls, malformed, in_thoughts)
+) -> Written:
+    return Written(family, FORMS[family], raw, text, thoughts, calls, in_thoughts, malformed, TOOLS)
 
 
 def _form(tools: str, reasoning: str = "think", *hidden: str) -> AnswerFormat:
@@ -148,7 +130,7 @@ def _written(path: str, content: str) -> tuple[str, dict[str, Any]]:
     return "write_file", {"path": path, "content": content}
 
 
-def _hermes_and_qwen() -> Iterator[Case]:
+def _hermes_and_qwen() -> Iterator[Written]:
     for family in ("Qwen 3", "Qwen 3 Coder, Nemotron 3, Step 3.5"):
         for call in (f"<tool_call>\n{_JSON}\n</tool_call>", f"<tool_call>\n{_XML}\n</tool_call>"):
             yield _case(family, f"I look.\n{call}", OSLO, text="I look.")
@@ -205,7 +187,7 @@ def _hermes_and_qwen() -> Iterator[Case]:
         yield _case(family, f"<tool_call>\n{wrapped}\n</tool_call>", OSLO)
 
 
-def _tagged() -> Iterator[Case]:
+def _tagged() -> Iterator[Written]:
     yield _case("GLM", f"<think>so</think>\nI look.<tool_call>get_weather{_GLM_CITY}<arg_key>days</arg_key>"
                 "<arg_value>3</arg_value></tool_call>", OSLO_3, thoughts="so", text="I look.")  # fmt: skip
     yield _case(
@@ -312,7 +294,7 @@ def _tagged() -> Iterator[Case]:
     yield _case("Kimi K3", "<|open|>response<|sep|>Hi<|close|>response<|sep|>", text="Hi", in_thoughts=True)
 
 
-def _in_json() -> Iterator[Case]:
+def _in_json() -> Iterator[Written]:
     section = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
     yield _case("Kimi K2", f"Ok. {section[0]}{_K2_OSLO}{section[1]}", OSLO, text="Ok.")
     yield _case("Kimi K2", _K2_OSLO, OSLO)
@@ -455,7 +437,7 @@ def _in_json() -> Iterator[Case]:
                 "<|tools_suffix|>", OSLO, NOW, text="Ok.", thoughts="a")  # fmt: skip
 
 
-def _others() -> Iterator[Case]:
+def _others() -> Iterator[Written]:
     yield _case("gpt-oss", "It is 4 degrees.", text="It is 4 degrees.")
     yield _case("gpt-oss", "Use <|message|> so.<|end|>", text="Use <|message|> so.")
     yield _case("gpt-oss", "<|channel|>analysis only thoughts", thoughts="only thoughts")

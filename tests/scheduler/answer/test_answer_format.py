@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.answer.answer_format import REASONING_PARSERS, TOOL_PARSERS, Layout, answer_format
+from scheduler.answer.answer_format import Layout, answer_format
 from scheduler.errors import OptionError
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -96,20 +96,6 @@ def test_a_model_may_name_its_parser_and_its_template() -> None:
     assert muse.layout is Layout.MUSE_SPARK
     with pytest.raises(OptionError, match="no_such"):
         answer_format(Tokenizer(init_kwargs={"tool_parser_type": "no_such"}), "")
-
-
-@pytest.mark.parametrize("name", [name for name in TOOL_PARSERS if name not in ("auto", "none")])
-def test_the_operator_may_name_any_tool_parser(name: str) -> None:
-    """For any template."""
-    assert answer_format(Tokenizer("<arg_key>"), "", tool_parser=name).notation
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in REASONING_PARSERS if name not in ("auto", "none", "harmony")]
-)
-def test_the_operator_may_name_any_reasoning_parser(name: str) -> None:
-    """For any vocabulary."""
-    assert answer_format(Tokenizer("x"), "", reasoning_parser=name).reasoning is not None
 
 
 def test_none_turns_either_off() -> None:

@@ -19,7 +19,7 @@ from scheduler.events import FinishReason
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.examples import examples
-from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, message_of, pieces_of, pipeline
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, message_of, pipeline
 
 FORMS: dict[str, AnswerFormat] = {written.name: written.form for written in WRITTEN}
 _RAW = [written.raw.encode() for written in WRITTEN]
@@ -67,15 +67,3 @@ def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
     form = tokenizer.answer_format
     assembly = Assembly(form, OfferedTools(TOOLS), str, in_reasoning=False, parallel_calls=True)
     return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(data=st.data())
-def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, data: st.DataObject) -> None:
-    """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still sample."""
-    ids = data.draw(st.lists(st.integers(0, 8191) | st.integers(8000, 8400), max_size=60))
-    message = Message()
-    with suppress(SchedulerError):
-        for piece in pieces_of(_answer(real), ids, end=FinishReason.LENGTH):
-            message.add(piece)
-    assert size_of(message) < 200 * (len(ids) + 1)

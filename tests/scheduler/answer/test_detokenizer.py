@@ -112,16 +112,6 @@ def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) 
     check()
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "committed", "llama", "metaspace"])
-@thoroughly
-@given(text=st.text(characters, max_size=30) | st.text("Hello world aé你🦊\n,'s", max_size=60))
-def test_the_tokens_of_a_text_read_as_the_tokenizer_reads_them(kind: str, text: str) -> None:
-    """Whole words or single bytes, in one piece or in many."""
-    hub, library = tokenizer_of(kind)
-    ids = library.encode(text.replace(" ", "▁") if kind in ("llama", "metaspace") else text).ids
-    assert read(hub.detokenizer(), ids) == library.decode(ids, skip_special_tokens=True)
-
-
 @st.composite
 def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
     """Tokens of the vocabulary of `_sentence_piece` in any order; its byte tokens spell whole characters."""
@@ -163,17 +153,6 @@ def test_an_incomplete_character_is_held_back() -> None:
     assert [window.feed(token) for token in _byte_tokens(fox)] == ["", "", "", "🦊"]
 
 
-def test_what_was_held_back_comes_out_at_the_end_as_the_tokenizer_reads_it() -> None:
-    """An answer cut inside a character ends with replacement characters."""
-    byte_level = byte_detokenizer()
-    assert "".join(map(byte_level.feed, "🦊".encode()[:3])) == ""
-    assert byte_level.finish() == "\ufffd"
-    hub, library = tokenizer_of("llama")
-    window, cut = hub.detokenizer(), _byte_tokens("🦊".encode()[:3])
-    assert "".join(map(window.feed, cut)) == ""
-    assert window.finish() == library.decode(cut) == "\ufffd\ufffd\ufffd"
-
-
 def test_bytes_that_are_no_character_are_not_held_back_for_ever() -> None:
     """Eight byte tokens are not the beginning of a character: a client sees progress."""
     window = tokenizer_of("llama")[0].detokenizer()
@@ -193,14 +172,6 @@ def test_a_replacement_character_of_the_answer_itself_is_text(kind: str) -> None
     hub, library = tokenizer_of(kind)
     ids = library.encode("a\ufffdb\ufffd").ids
     assert read(hub.detokenizer(), ids) == library.decode(ids) == "a\ufffdb\ufffd"
-
-
-def test_a_space_before_a_word_survives_every_cut() -> None:
-    """The decoder strips the first space of what it is given; only the answer's own first may go."""
-    hub, library = tokenizer_of("llama")
-    vocabulary = library.get_vocab()
-    ids = [vocabulary[token] for token in ["▁Hello", "▁", "▁▁", "▁world", "<s>", "▁a"]]
-    assert read(hub.detokenizer(), ids) == library.decode(ids) == "Hello    world a"
 
 
 @pytest.mark.parametrize("kind", ["llama", "metaspace"])
@@ -234,23 +205,3 @@ def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:
     text = "".join(detokenizer.feed(token_id) for token_id in [1, *[0] * 500, 1])
     assert text + detokenizer.finish() == "xx"
     assert max(lengths) < 40
-
-
-@pytest.mark.parametrize("kind", ["llama", "metaspace"])
-def test_pieces_of_words_are_spelled_with_the_space_they_bring(kind: str) -> None:
-    """Also where a decoder takes it from the first token of a text; byte tokens are their byte."""
-    tokenizer, library = tokenizer_of(kind)
-    for token, spelled in [
-        ("▁Hello", b" Hello"),
-        ("lo", b"lo"),
-        ("▁▁", b"  "),
-        ("你", "你".encode()),
-        ("<0x9F>", b"\x9f"),
-        ("<0x0A>", b"\n"),
-        ("</s>", b"</s>"),
-        ("日本語", "日本語".encode()),
-    ]:
-        token_id = library.token_to_id(token)
-        assert token_id is not None
-        assert tokenizer.token_bytes(token_id) == spelled
-    assert tokenizer.token_bytes(library.get_vocab_size() + 7) == b""

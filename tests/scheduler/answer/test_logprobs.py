@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.events import FinishReason, TextDelta, TokenLogprobs
+from scheduler.events import TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
@@ -59,52 +60,6 @@ def places(entries: Iterable[TokenLogprobs]) -> list[int]:
     return [round(-entry.values[0]) for entry in entries]
 
 
-def test_every_token_of_a_plain_answer_is_there() -> None:
-    """Words, and characters of several tokens: parts of one have no text and their own bytes."""
-    ids = [WORD, *"né🦊".encode(), WORD + 1]
-    text, entries = read(plain(), ids)
-    assert text == "w300 né🦊w301 "
-    assert places(entries) == list(range(len(ids)))
-    assert b"".join([entry.spelling(entry.ids[0]) for entry in entries]) == text.encode()
-    assert [entry.ids[0] for entry in entries] == ids
-    assert [entry.offset for entry in entries] == [0, 5, 6, 6, 7, 7, 7, 7, 8]
-    assert [entry.spelling(entry.ids[0]) for entry in entries[2:4]] == [b"\xc3", b"\xa9"]
-    assert [*map(entries[0].spelling, entries[0].ids[1:])] == [b"w300 "]
-
-
-def test_a_character_that_is_never_whole_keeps_its_tokens() -> None:
-    """They go with the replacement character at the end."""
-    text, entries = read(plain(), [WORD, 0xF0, 0x9F])
-    assert text == "w300 �"
-    assert places(entries) == [0, 1, 2]
-
-
-def test_tokens_without_text_are_not_lost() -> None:
-    """An end of sequence that the request ignores: in the middle it goes with the text after it."""
-    text, entries = read(plain(), [WORD, EOS, WORD, EOS])
-    assert text == "w300 w300 "
-    assert places(entries) == [0, 1, 2, 3]
-    assert entries[1].spelling(entries[1].ids[0]) == b"<eos>"
-
-
-def test_a_stop_string_takes_its_tokens_with_it() -> None:
-    """Tokens that are wholly its own; one with a letter of the answer is kept."""
-    text, entries = read(plain("d!"), b"abcd!")
-    assert (text, places(entries)) == ("abc", [0, 1, 2])
-    text, entries = read(plain("0 x"), [WORD, *b"xyz"])
-    assert (text, places(entries)) == ("w30", [0])
-
-
-def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
-    """Text that could have been a stop string and was not comes late and whole."""
-    pipeline = plain("stop")
-    ids = b"a sto"
-    *pieces, late = pieces_of(pipeline, ids, told(ids), FinishReason.LENGTH)
-    assert "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)]) == "a "
-    assert isinstance(late, TextDelta)
-    assert (late.text, places(late.logprobs)) == ("sto", [2, 3, 4])
-
-
 def test_a_token_without_its_log_probability_is_an_error() -> None:
     """An engine that omits one must not shift all others."""
     with pytest.raises(AssertionError, match="without its log-probability"):
@@ -119,19 +74,34 @@ _stops = st.lists(st.text("ab w3", min_size=1, max_size=3), max_size=3)
 
 @settings(max_examples=examples(300), deadline=None)
 @given(ids=_tokens, stops=_stops, min_tokens=st.integers(0, 12))
+@example(list(b"abcd!"), ["d!"], 0)
+@example([WORD, *b"xyz"], ["0 x"], 0)
+@example([WORD, 0xF0, 0x9F], [], 0)
+@example([WORD, EOS, *"né🦊".encode(), EOS], [], 0)
 def test_tokens_come_in_order_and_change_no_text(ids: list[int], stops: list[str], min_tokens: int) -> None:
-    """Nothing twice, and each token at its offset."""
-    text, entries = read(plain(*stops, min_tokens=min_tokens), ids)
+    """Nothing twice, and each token at its offset: parts of a character at the character's. A stop string
+    takes those along that are wholly its own; one with a letter of the answer is kept."""
+    pipeline = plain(*stops, min_tokens=min_tokens)
+    text, entries = read(pipeline, ids)
     found = places(entries)
     assert found == list(range(len(found)))
-    assert [entry.offset for entry in entries] == sorted(entry.offset for entry in entries)
+    assert [entry.ids[0] for entry in entries] == ids[: len(found)]
+    token_bytes = ByteTokenizer().token_bytes
+    assert [entry.spelling(entry.ids[0]) for entry in entries] == [*map(token_bytes, ids[: len(found)])]
+    decoder = getincrementaldecoder("utf-8")("replace")
+    offset = 0
+    for entry in entries:
+        assert entry.offset == offset
+        offset += 0 if entry.ids[0] == EOS else len(decoder.decode(entry.spelling(entry.ids[0])))
+    if pipeline.stop_string is None:
+        assert len(found) == len(ids)
+    elif entries:
+        assert entries[-1].offset < len(text)
     without = AnswerPipeline(ByteTokenizer().detokenizer(), stops, min_tokens=min_tokens)
     pieces = [piece for piece in pieces_of(without, ids) if isinstance(piece, TextDelta)]
     assert "".join([piece.text for piece in pieces]) == text, (
         "asking for log-probabilities changed the answer"
     )
-    if not stops:
-        assert len(found) == len(ids)
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])

@@ -1,5 +1,5 @@
-"""The table of what models write, read whole and in pieces; what is no call stays as it is; and the work for
-a text grows as the text does."""
+"""The table of what models write, read whole and in pieces; what is no call stays as it is; a cut is no
+fault; and the work for a text grows as the text does."""
 
 from __future__ import annotations
 
@@ -14,34 +14,80 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.notations.catalog import NOTATIONS
+from scheduler.answer.stop_strings import wanted_marks
+from scheduler.events import FinishReason
 from tests.examples import examples, some
-from tests.scheduler.answer.notations import Message, form, message_of, pipeline
-from tests.scheduler.answer.peer_cases import CASES, FORMS, TOOLS, Case
+from tests.scheduler.answer.notations import WRITTEN, Message, Written, form, message_of, pipeline
+from tests.scheduler.answer.oracle import PARSERS
+from tests.scheduler.answer.peer_cases import CASES, FORMS, TOOLS
+
+EVERY = pytest.mark.parametrize("case", [*WRITTEN, *CASES], ids=str)
 
 
-def read(case: Case, cuts: list[int]) -> Message:
+def read(case: Written, cuts: list[int]) -> Message:
     data = case.raw.encode()
     bounds = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
-    answer = pipeline(case.form, in_reasoning=case.in_thoughts, tools=TOOLS)
-    message, _ = message_of(answer, [data[start:end] for start, end in pairwise(bounds)])
+    answer = pipeline(case.form, in_reasoning=case.in_reasoning, tools=case.tools)
+    message, reason = message_of(answer, [data[start:end] for start, end in pairwise(bounds)])
+    assert reason is (FinishReason.TOOL_CALLS if message.names else FinishReason.STOP)
+    assert answer.call_faults.total() == len(message.malformed)
     return message
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_client_gets_what_the_model_means(case: Case) -> None:
-    """Text, thoughts and calls; a call that cannot be read is no call, and its words are kept."""
+def test_every_parser_of_mlx_lm_has_a_transcript() -> None:
+    """The test fails for a new one in a newer mlx-lm."""
+    assert set(PARSERS) <= {written.form.tools.name for written in WRITTEN if written.form.tools}
+
+
+@EVERY
+def test_the_client_gets_what_the_model_means(case: Written) -> None:
+    """Text, thoughts and calls; a call that cannot be read is no call, its words are kept, and its arguments
+    are no JSON."""
     message = read(case, [])
     broken = {call.index for call in message.malformed}
-    calls = [
-        (name, json.loads(arguments))
-        for index, (name, arguments) in enumerate(zip(message.names, message.arguments, strict=True))
-        if index not in broken
-    ]
+    calls = []
+    for index, (name, arguments) in enumerate(zip(message.names, message.arguments, strict=True)):
+        if index not in broken:
+            calls.append((name, json.loads(arguments)))
+            continue
+        with pytest.raises(ValueError, match=r".+"):
+            json.loads(arguments)
     assert tuple(calls) == case.calls
-    assert (message.text, message.reasoning) == (case.text, case.thoughts)
+    assert (message.text, message.reasoning) == (case.text, case.reasoning)
     assert len(message.malformed) == case.malformed
+    assert all(call.text.strip() and call.text.strip() in case.raw for call in message.malformed)
     assert len(set(message.ids)) == len(message.ids)
     assert message == read(case, list(range(len(case.raw.encode()))))
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=str)
+def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(case: Written) -> None:
+    """Half a call is never text, and never a failure; whole ones before it stay."""
+    data, marks = case.raw.encode(), tuple(sorted(case.form.spelled(tools=True)))
+    for end in some(range(len(data))):
+        if wanted_marks(marks).beginning(data[:end].decode("utf-8", "ignore")):
+            continue  # Half a mark may be text, and is passed on.
+        answer = pipeline(case.form, in_reasoning=case.in_reasoning)
+        message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
+        assert (reason, message.malformed) == (FinishReason.LENGTH, [])
+        assert case.text.startswith(message.text.rstrip("\ufffd\n "))
+        assert message.names == [name for name, _ in case.calls][: len(message.names)]
+
+
+def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:
+    """The client requested the cut. Before the call, it is as usual."""
+    raw = b'ok <tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
+    message, reason = message_of(pipeline(form("json_tools"), stop=("UTC",)), [raw])
+    assert (message.text, message.malformed, reason) == ("ok", [], FinishReason.STOP)
+    message, reason = message_of(pipeline(form("json_tools"), stop=("</tool_call>",)), [raw])
+    assert (message.calls, reason) == ((("get_time", {"zone": "UTC"}),), FinishReason.STOP)
+
+
+def test_without_tools_nothing_is_taken_for_a_call() -> None:
+    """A request without tools expects none: it is text."""
+    raw = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    message, _ = message_of(pipeline(form("json_tools", "think"), tools=()), [raw.encode()])
+    assert (message.text, message.names) == (raw, [])
 
 
 _WORDS = (*"a {}[]()\"',:<>`\n", "now", "</", "get_weather ")
@@ -49,7 +95,7 @@ _WORDS = (*"a {}[]()\"',:<>`\n", "now", "</", "get_weather ")
 
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), case=st.sampled_from(CASES), cuts=st.lists(st.integers(0), max_size=12))
-def test_pieces_change_nothing(data: st.DataObject, case: Case, cuts: list[int]) -> None:
+def test_pieces_change_nothing(data: st.DataObject, case: Written, cuts: list[int]) -> None:
     """In any number, cut anywhere, also of what no model means: marks and words amid a case."""
     notation = case.form.notation
     assert notation is not None

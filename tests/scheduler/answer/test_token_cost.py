@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,20 +12,28 @@ from api.answers.whole_answer import WholeChoice
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
 from tests.scheduler.answer.notations import HARMONY, KIMI_K3, MUSE, fed, form, pipeline
+from tests.scheduler.answer.templates import TEMPLATES
+from tests.scheduler.answer.tool_calls.test_streamed_calls import OTHER, TOOL, name_in
 
 _TOKENS = 5_000
 _MOST_BYTES = 4_096
 """What a token may allocate: a copy of the answer so far would be 20,000 or more."""
 
-_CALL = b'<tool_call>{"name": "get_time", "arguments": {'
+
+def _in_calls() -> Iterator[tuple[str, tuple[AnswerFormat, bytes, bytes]]]:
+    """A long text in a call of each notation: where it leaves, where it may be none, and within a value."""
+    for name, template in TEMPLATES.items():
+        for key in ("text", "maybe", "object") if template.nests else ("text", "maybe"):
+            arguments = {key: {"a": "word "} if key == "object" else "word "}
+            raw = template.render([(name_in(template), arguments)])
+            yield f"{name}, {key}", (form(template.parser), raw[: raw.index("word ")].encode(), b"word ")
+
+
 _HARMONY_CALL = b"<|channel|>commentary to=functions.f<|message|>"
-_QWEN_CALL = b"<tool_call>\n<function=get_time>\n"
-_GLM_CALL = b"<tool_call>get_time<arg_key>zone</arg_key><arg_value>"
-_KIMI_CALL = (
-    b"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>"
-)
+_QWEN_CALL = b"<tool_call>\n<function=edit-file>\n"
 ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
     # name: (the notation, the beginning of the answer, the repeated token)
+    **dict(_in_calls()),
     "text": (form(None), b"", b"word "),
     "space-first": (form("json_tools", "think"), b"", b"    "),
     "space-in-text": (form("json_tools", "think"), b"x", b"    "),
@@ -39,21 +47,9 @@ ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
     "harmony-behind-the-arguments": (HARMONY, _HARMONY_CALL + b"{}", b"word "),
     "block": (form("glm47"), b"<tool_call>", b"word "),
     "call-in-reasoning": (form("json_tools", "think"), b"<think><tool_call>", b"word "),
-    "json-string": (form("json_tools"), _CALL + b'"zone": "', b"word "),
-    "json-value": (form("json_tools"), _CALL + b'"z": {"x": "', b"word "),
-    "json-key": (form("json_tools"), _CALL + b'"', b"word "),
-    "json-behind-the-arguments": (form("json_tools"), _CALL + b"}", b"word "),
-    "qwen-text": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=zone>", b"word\n"),
-    "qwen-value": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=other>", b"word\n"),
     "qwen-key": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=", b"word"),
     "qwen-not-as-written": (form("qwen3_coder"), _QWEN_CALL + b"what", b"word"),
-    "glm-text": (form("glm47"), _GLM_CALL, b"</arg_"),
-    "gemma-text": (form("gemma4"), b'<|tool_call>call:get_time{zone:<|"|>', b'<|"'),
-    "gemma-value": (form("gemma4"), b"<|tool_call>call:get_time{z:[", b"1,"),
-    "pythonic-text": (form("pythonic"), b"<|tool_call_start|>[get_time(zone='", b"w\\n\\"),
-    "pythonic-value": (form("pythonic"), b"<|tool_call_start|>[get_time(z=[", b"'w', "),
-    "kimi-text": (form("kimi_k2"), _KIMI_CALL + b'{"zone": "', b"word "),
-    "mistral-text": (form("mistral"), b'[TOOL_CALLS]get_time[ARGS]{"zone": "', b"word "),
+    "glm-half-marks": (form("glm47"), b"<tool_call>now<arg_key>text</arg_key><arg_value>", b"</arg_"),
     "space-in-a-block": (form("minimax_m2"), b"<minimax:tool_call>", b"    "),
     "json-name-without-end": (form("json_tools"), b'<tool_call>{"name": "', b"word "),
     "json-list": (form("json_tools"), b"<tool_call>[", b"word "),
@@ -65,7 +61,7 @@ def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str
     """Bytes, not seconds: code that copies or joins held back text shows here. The median, because lists grow
     now and then."""
     notation, beginning, token = ANSWERS[name]
-    answer = pipeline(notation, stop=("a stop string",))
+    answer = pipeline(notation, stop=("a stop string",), tools=(TOOL, OTHER))
     for piece in (beginning, *([token] * _TOKENS)):
         list(fed(answer, piece))
     assert statistics.median(_allocated_by(lambda: list(fed(answer, token)))) < _MOST_BYTES

@@ -11,10 +11,8 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.cluster.joined import (
     AWAY_SECONDS,
-    RETRY_LIMIT_SECONDS,
     RETRY_SECONDS,
     JoinedMachine,
-    retry_seconds,
 )
 from scheduler.engine.backend import Backend
 from scheduler.engine.load_failure import LoadRefused
@@ -85,22 +83,6 @@ async def test_a_machine_that_stays_away_leaves_the_pool_and_takes_no_stream_alo
 
 
 @trio_test
-async def test_the_last_machine_may_leave_and_its_requests_wait(autojump_clock: MockClock) -> None:
-    farm = Farm(Machine("mac-1"))
-    async with farm.running() as nursery:
-        await farm.ready(1)
-        clients = await farm.come(nursery, 4)
-        farm.machines[0].turn_off()
-        await farm.until(lambda: farm.conditions() == [])
-        await trio.sleep(100)
-        assert farm.scheduler.operations.statistics().in_engine == len(
-            [client for client in clients if not client.finals]
-        )
-        farm.turn_on(Machine("mac-2"))
-        await check_all(farm, clients)
-
-
-@trio_test
 async def test_an_engine_that_is_refused_is_tried_again_more_and_more_rarely(
     autojump_clock: MockClock,
 ) -> None:
@@ -121,49 +103,6 @@ async def test_an_engine_that_is_refused_is_tried_again_more_and_more_rarely(
         refused.engine = LoopbackLauncher()
         await trio.sleep(40 * RETRY_SECONDS)
         assert farm.conditions() == ["ready", "ready"]
-
-
-@trio_test
-async def test_without_an_engine_that_loads_requests_are_refused_with_the_reason(
-    autojump_clock: MockClock,
-) -> None:
-    """The server stays: a machine that can may join."""
-    refused = Machine("mac-1")
-
-    def fails(load: Load) -> Backend:
-        raise LoadRefused("the model is not there")
-
-    refused.engine = LoopbackLauncher(fails)
-    farm = Farm(refused)
-    async with farm.running() as nursery:
-        await farm.until(lambda: farm.conditions() == ["failed"])
-        client = Client(ask("refused"))
-        await client.follow(farm.scheduler)
-        assert "the model is not there" in str(client.refusal)
-        farm.turn_on(Machine("mac-2"))
-        await farm.until(lambda: "ready" in farm.conditions())
-        await check_all(farm, await farm.come(nursery, 2))
-
-
-@trio_test
-async def test_requests_go_on_elsewhere_though_their_machine_stays_away(autojump_clock: MockClock) -> None:
-    """Also those without a token yet, which might have ended it: they do not wait for its return."""
-    farm = Farm(Machine("mac-1"), Machine("mac-2"), Machine("mac-3"))
-    async with farm.running() as nursery:
-        await farm.ready(3)
-        clients = [Client(ask(f"{number}", max_tokens=LONG)) for number in range(4)]
-        for client in clients:
-            nursery.start_soon(client.follow, farm.scheduler)
-        await farm.until(lambda: len(farm.scheduler.pool) == 4)
-        died_at = trio.current_time()
-        farm.machines[0].turn_off()
-        await check_all(farm, clients)
-        assert trio.current_time() - died_at < AWAY_SECONDS
-
-
-def test_a_wait_for_a_refused_engine_is_bounded() -> None:
-    assert retry_seconds(1) == RETRY_SECONDS
-    assert retry_seconds(1000) == RETRY_LIMIT_SECONDS
 
 
 @trio_test

@@ -12,7 +12,7 @@ from scheduler.config import SupervisionConfig
 from scheduler.engines.death import Death
 from scheduler.engines.supervisor import Supervisor
 from scheduler.processes.channel import Channel
-from scheduler.processes.process import EngineLauncher, Exit, Session
+from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed, Session
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
@@ -40,11 +40,12 @@ Life = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class LivesLauncher:
-    """An `EngineLauncher` whose engines follow a script; the last life is repeated."""
+    """An `EngineLauncher` whose engines follow a script; the last life is repeated. One that is None cannot
+    be launched."""
 
     def __init__(
         self,
-        *lives: Life,
+        *lives: Life | None,
         exit_: Exit | None = None,
         channel: Callable[[trio.abc.Stream], Channel] = Channel,
     ) -> None:
@@ -56,6 +57,9 @@ class LivesLauncher:
     async def run(self, session: Session) -> Exit:
         life = self._lives[min(len(self.started_at), len(self._lives) - 1)]
         self.started_at.append(trio.current_time())
+        if life is None:
+            await trio.lowlevel.checkpoint()
+            raise LaunchFailed("the engine could not be started: Too many open files")
         ours, theirs = trio.testing.memory_stream_pair()
         channel = self._channel(ours)
         async with trio.open_nursery() as nursery:

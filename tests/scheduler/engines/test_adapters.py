@@ -16,7 +16,6 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engines.adapters import source_of
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import ModelNotFound
 from scheduler.events import Finished
 from scheduler.service import Scheduler
 from scheduler.shared.messages import AdapterSource, Load, ScriptedPlan
@@ -60,21 +59,6 @@ class Machine:
 
 
 @trio_test
-async def test_every_engine_loads_them(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """With the model; also engines that are added, or restarted."""
-    red = source_of("red", adapter_folder(tmp_path / "red", b"red"))
-    machine = Machine(2)
-    scheduler = machine.scheduler(red)
-    async with running(scheduler):
-        await trio.sleep(1)
-        assert machine.held == [{red.key}, {red.key}]
-        machine.launchers[0].kill()
-        scheduler.pool.add(machine.launcher(2))
-        await trio.sleep(10)
-        assert machine.held == [{red.key}] * 3
-
-
-@trio_test
 async def test_a_server_does_not_start_with_an_adapter_that_it_cannot_load(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -99,19 +83,3 @@ async def test_an_adapter_whose_files_changed_is_lost_with_its_engine_and_nothin
         assert scheduler.pool.adapters.names == []
         _, end = await answer(scheduler, ask())
         assert isinstance(end, Finished)
-
-
-@trio_test
-async def test_two_names_of_the_same_files_are_one_adapter(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    folder = adapter_folder(tmp_path / "red", b"red")
-    machine = Machine(1)
-    scheduler = machine.scheduler(source_of("red", folder), source_of("rouge", folder))
-    async with running(scheduler):
-        assert scheduler.pool.adapters.names == ["red", "rouge"]
-        texts = {(await answer(scheduler, ask(adapter=name)))[0] for name in ("red", "rouge")}
-        assert len(texts) == len(machine.loads[0].adapters) == 1
-        with pytest.raises(ModelNotFound, match="'blue' is not loaded"):
-            async with scheduler.stream(ask(adapter="blue")):
-                pass

@@ -17,27 +17,6 @@ def after(*events: EngineEvent) -> EngineState:
     return state
 
 
-def test_it_is_started_and_started_again_until_somebody_stops_it() -> None:
-    lives = (
-        EngineEvent.BEGIN,
-        EngineEvent.READY,
-        EngineEvent.END,
-        EngineEvent.RETRY,
-        EngineEvent.END,
-        EngineEvent.RETRY,
-        EngineEvent.READY,
-    )
-    assert after(*lives) is EngineState.READY
-    assert after(*lives, EngineEvent.STOP, EngineEvent.END, EngineEvent.GONE) is EngineState.ABSENT
-
-
-def test_one_that_is_given_up_stays_so_until_somebody_begins_or_forgives() -> None:
-    failed = (EngineEvent.BEGIN, EngineEvent.END, EngineEvent.GIVE_UP, EngineEvent.GONE)
-    assert after(*failed) is EngineState.FAILED
-    assert after(*failed, EngineEvent.BEGIN) is EngineState.STARTING
-    assert after(*failed, EngineEvent.FORGIVE) is EngineState.ABSENT
-
-
 @given(st.lists(st.sampled_from(EngineEvent), max_size=4))
 def test_what_was_on_its_way_starts_nothing_that_is_being_stopped(events: list[EngineEvent]) -> None:
     """Until it is gone."""
@@ -55,12 +34,6 @@ def test_a_move_that_the_table_does_not_name_raises(state: EngineState, event: E
     else:
         with pytest.raises(RuntimeError, match=f"{event.name} is not allowed in state {state.name}"):
             move(state, event)
-
-
-def test_wherever_it_is_it_can_be_ended_for_good() -> None:
-    """But where it has no process already."""
-    for state in EngineState:
-        assert ((state, EngineEvent.GONE) in TRANSITIONS) == (state is not EngineState.ABSENT)
 
 
 def test_operators_see_whether_it_is_its_first_start() -> None:

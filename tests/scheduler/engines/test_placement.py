@@ -75,14 +75,6 @@ def test_a_cached_prefix_outweighs_some_rows_but_not_a_wait_for_a_slot() -> None
     assert least_seconds([cold, full], 200, None) is cold
 
 
-def test_a_short_prefix_is_no_reason_to_pile_requests_up() -> None:
-    """Each row of an engine makes the steps of all its rows longer."""
-    engine = measured(step_seconds=0.02, row_seconds=0.002, token_seconds=0.0001)
-    warm = Candidate("warm", 8, 32, 0, 10, engine)
-    cold = Candidate("cold", 0, 32, 0, 266, engine)
-    assert least_seconds([warm, cold], 500, "warm") is cold
-
-
 def test_of_equal_engines_the_sessions_last_one_and_then_the_emptiest() -> None:
     """What the estimate of its cache does not see may be there."""
     engine = measured(row_seconds=0.0)
@@ -90,13 +82,6 @@ def test_of_equal_engines_the_sessions_last_one_and_then_the_emptiest() -> None:
     assert least_seconds([one, two], 100, "2") is two
     # Without an answer to wait for, rows cost nothing.
     assert least_seconds([replace(one, requests=3), two], 0, None) is two
-
-
-def test_a_slow_machine_gets_less() -> None:
-    """Costs are in seconds, so its own speed counts."""
-    slow = Candidate("slow", 0, 8, 0, 1000, measured(token_seconds=0.004))
-    fast = Candidate("fast", 3, 8, 1000, 1000, measured(token_seconds=0.001))
-    assert least_seconds([slow, fast], 10, None) is fast
 
 
 def test_in_a_burst_a_free_slot_elsewhere_is_sooner_than_a_slower_engines_pace() -> None:

@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.config import RecoveryConfig
-from scheduler.engines.death import CrashLoopBreaker
 from scheduler.engines.poison import count_death, culprit_of, judge, takes_suspect
-from scheduler.events import FinishReason
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
-from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.records import make_record
 
 EVERYBODY = range(100)
@@ -103,32 +99,6 @@ def test_alone_it_is_blamed_at_exactly_its_limit(limit: int) -> None:
     for death in range(1, limit + 1):
         assert (after_death(record, limit=limit) is record) == (death == limit)
         sent_again(record)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "ending"),
-    [([], None), ([65], None), ([65, EOS], FinishReason.STOP), ([65, 66, 67], FinishReason.LENGTH)],
-)
-def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: FinishReason | None) -> None:
-    """A stop token, or max_tokens."""
-    record = make_record(max_tokens=3)
-    for token in tokens:
-        record.count_token(token, 0.0)
-    assert record.ending is ending
-
-
-def test_several_deaths_in_a_window_are_a_crash_loop() -> None:
-    """It is over when the oldest of them is out of the window."""
-    breaker = CrashLoopBreaker(RecoveryConfig(max_engine_deaths=3, death_window_seconds=10))
-    for moment in (0.0, 4.0):
-        breaker.died(moment)
-        assert breaker.reason(moment) is None
-    breaker.died(9.0)
-    assert "died 3 times within 10 seconds" in (breaker.reason(9.0) or "")
-    assert breaker.reason(10.0) is not None
-    assert breaker.reason(10.1) is None
-    breaker.died(13.0)
-    assert breaker.reason(13.0) is not None, "those of 4, 9 and 13"
 
 
 def test_a_spared_death_counts_for_nobody_but_leaves_the_suspicion() -> None:

@@ -41,12 +41,6 @@ def test_it_finds_the_line_that_the_engines_steps_lie_on(
     assert speeds.prefill_seconds(1024, 8, 2048) == pytest.approx(expected, rel=0.1)
 
 
-def test_until_rows_vary_a_row_is_taken_to_cost_a_part_of_a_step() -> None:
-    """Otherwise a burst would pile up on the engine that got its first request."""
-    assert Speeds(512, learned(*[(4, 0, 0, 0.032, 0.0)] * 100)).row_seconds == pytest.approx(0.001)
-    assert Speeds(512).row_seconds > 0
-
-
 def test_an_engine_that_restarts_keeps_what_it_has_not_measured_again() -> None:
     """And its totals begin at zero."""
     speeds = Speeds(512)

@@ -147,19 +147,6 @@ def test_a_step_is_what_it_was_when_it_began() -> None:
     assert watched.killed == []
 
 
-def test_steps_without_output_are_progress_and_are_learned_from() -> None:
-    """Such as the chunks of a resumed prompt, which have been reported before."""
-    watched = Watched()
-    last = watched.learn()
-    for chunk in range(10):
-        watched.begin_step("prefill", last + 50.0 * chunk)
-        watched.look_on(last + 50.0 * chunk, last + 50.0 * chunk + 49)
-    assert watched.killed == []
-    watched.begin_step("prefill", last + 500)
-    assert watched.watch.seconds(last + 500) == 0
-    assert watched.watch.limit_seconds(last + 500) == CEILING, "twenty times 50 s is above it"
-
-
 def test_a_slow_step_that_computes_does_not_hang() -> None:
     """The process uses its processor: only the ceiling bounds the step. A stopped one answers no Pulse, and
     one that waits for ever uses nothing."""
@@ -186,16 +173,6 @@ def test_a_process_that_stops_computing_hangs() -> None:
     watched.cpu_share = None
     watched.look_on(last + FLOOR_SECONDS + 1, last + FLOOR_SECONDS + 13)
     assert watched.killed
-
-
-def test_after_a_death_the_next_engine_begins_with_the_ceiling() -> None:
-    """Its first steps compile kernels and touch new memory."""
-    watched = Watched()
-    last = watched.learn()
-    assert watched.watch.limit_seconds(0.0) < CEILING
-    watched.begin(last + 1000)
-    assert watched.watch.seconds(last + 1000) == 0
-    assert watched.watch.limit_seconds(0.0) == CEILING
 
 
 def test_half_way_it_is_asked_and_what_it_has_done_since_counts() -> None:

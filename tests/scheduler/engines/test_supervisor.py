@@ -1,32 +1,27 @@
-"""How the supervisor runs an engine, reports its death and replaces it, in virtual time."""
+"""How the supervisor starts engines, what it takes for their death, and when it starts the next one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pytest
 import trio
-import trio.testing
 from trio.testing import MockClock, trio_test
 
-from scheduler.engine.backend import Backend
+from scheduler.config import SupervisionConfig
 from scheduler.engines.death import Death
+from scheduler.engines.supervisor import EngineNeverReady, Supervisor
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.framing import encode
-from scheduler.shared.messages import (
-    Cancel,
-    Counters,
-    Fault,
-    Load,
-    Loading,
-    StepOutput,
-)
+from scheduler.shared.messages import PROTOCOL_VERSION, Counters, Fault, Load, Loading, Ready, StepOutput
 from scheduler.statistics import DeathCause, EngineCondition
-from tests.fakes.faulty_backend import EngineDeath
-from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.scheduler.engines.engine_lives import (
-    FOREVER,
-    LOAD,
+    CONFIG,
     READY,
+    Heard,
+    Life,
     LivesLauncher,
     healthy,
     run_for,
@@ -35,142 +30,177 @@ from tests.scheduler.engines.engine_lives import (
 )
 
 
+async def still_loading(link: trio.abc.Stream) -> None:
+    """Stages do not move the deadline for READY."""
+    while True:
+        await link.send_all(encode(Loading("weights")))
+        await trio.sleep(7)
+
+
+FAULT = says(Fault("no memory"))
+OTHER = says(Ready(PROTOCOL_VERSION + 1, "", "", 0, 0, 0, ""))
+TOO_EARLY = says(StepOutput([], [], [], Counters()))
+NEVER: dict[str, tuple[Sequence[Life | None], Exit, list[float], str]] = {
+    # What the first engines do and how they exit; when they are started, and why no further one is.
+    "it says why": ([FAULT, healthy], Exit(1), [0], "^no memory$"),
+    "it loads for ever": ([still_loading, healthy], Exit(1), [0], "not ready within 60 seconds"),
+    "it speaks another protocol": ([OTHER, healthy], Exit(1), [0], "speaks protocol"),
+    "it steps before it is ready": ([TOO_EARLY, healthy], Exit(1), [0], "before it was ready"),
+    "three die in silence": ([says()], Exit(1), [0, 1, 3], "exited with status 1"),
+    "three are killed": ([says()], Exit(-9), [0, 1, 3], "killed by SIGKILL: the system may lack memory"),
+    "three cannot be launched": ([None], Exit(1), [0, 1, 3], "Too many open files"),
+    "the second says why": ([says(), FAULT, healthy], Exit(1), [0, 1], "^no memory$"),
+}
+
+
+@pytest.mark.parametrize("case", NEVER)
 @trio_test
-async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockClock) -> None:
-    """Stages, READY, steps; it ends by cancelling, which the listener gets as its one death."""
-    step = StepOutput([], [], [], Counters(steps=1))
-    launcher = LivesLauncher(says(Loading("weights"), READY, step, then_lives=FOREVER))
+async def test_a_first_engine_that_cannot_start_is_given_up(case: str, autojump_clock: MockClock) -> None:
+    """At once where it shows why, as nothing would be different the second time; three deaths in silence are
+    no accident. The operator reads the reason and nothing around it."""
+    lives, exit_, started_at, reason = NEVER[case]
+    launcher = LivesLauncher(*lives, exit_=exit_)
     supervisor, heard = supervise(launcher)
-    conditions = [supervisor.condition]
-    supervisor.begin()
-    conditions.append(supervisor.condition)
-    assert conditions == [EngineCondition.UNLOADED, EngineCondition.STARTING]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_for, supervisor, 50)
-        await trio.sleep(49)
-        assert (supervisor.condition, heard.ready) == (EngineCondition.READY, READY)
-        assert (supervisor.restarts, supervisor.failed_starts, supervisor.last_death) == (0, 0, None)
-    assert heard.stages == ["weights"]
-    assert heard.messages == [step]
-    assert heard.calls == ["ready", "lost"]
-    assert launcher.started_at == [0]
+    with pytest.raises(EngineNeverReady, match=reason):
+        await supervisor.run()
+    assert launcher.started_at == started_at
+    assert heard.calls == ["lost"] * len(started_at)
+    if case == "it loads for ever":
+        assert trio.current_time() == CONFIG.ready_seconds
 
 
+STABLE = [says(READY), says(READY), says(READY, then_lives=99), says(READY, then_lives=100), healthy]
+SLOW_START = 20.0
+
+
+async def loads_slowly(link: trio.abc.Stream) -> None:
+    await trio.sleep(SLOW_START)
+    await says(READY, then_lives=5)(link)
+
+
+AGAIN: dict[str, tuple[Sequence[Life | None], float, list[float], list[int]]] = {
+    # Their lives, the bound of a load; when they are started, and the failed starts in a row at each loss.
+    # Pauses of 1, 2, 4, 8, 8 seconds ... whether it dies before READY, says why, or dies after READY.
+    "it dies young": (
+        [says(READY), says(), FAULT, says(READY), says()],
+        60,
+        [0, 1, 3, 7, 15, 23, 31],
+        [0, 1, 2, 0, 1, 2, 3],
+    ),
+    "it cannot be launched": (
+        [says(READY), None, None, None, healthy],
+        60,
+        [0, 1, 3, 7, 15],
+        [0, 1, 2, 3, 0],
+    ),
+    # After 100 seconds the next pause is short again.
+    "it was stable": (STABLE, 60, [0, 1, 3, 106, 207], [0] * 5),
+    # A later load has twenty times what the slowest took: one that hangs is ended, to try another.
+    "it loads for ever": (
+        [loads_slowly, still_loading, healthy],
+        3600,
+        [0, 26, 28 + 20 * SLOW_START],
+        [0, 1, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
 @trio_test
-async def test_the_engine_receives_what_to_load_and_then_what_the_listener_sends(
-    autojump_clock: MockClock,
+async def test_an_engine_that_was_ready_once_is_restarted_for_ever(
+    case: str, autojump_clock: MockClock
 ) -> None:
-    """Load is the first frame of every engine; the listener's `send` goes to the engine it came with."""
-    received = bytearray()
+    """With growing pauses. The failed starts in a row are known to who hears of a loss."""
+    lives, ready_seconds, started_at, failed_starts = AGAIN[case]
+    launcher, counts = LivesLauncher(*lives), list[int]()
 
-    async def life(link: trio.abc.Stream) -> None:
-        received.extend(await link.receive_some())
-        await link.send_all(encode(READY))
-        received.extend(await link.receive_some())
-        await trio.sleep(FOREVER)
+    class Counting(Heard):
+        def lost(self, cause: str) -> None:
+            counts.append(supervisor.failed_starts)
 
-    supervisor, heard = supervise(LivesLauncher(life))
+    config = SupervisionConfig(ready_seconds, CONFIG.backoff_first_seconds, 8, stable_seconds=100)
+    supervisor = Supervisor(launcher, Counting(), config)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_for, supervisor, 10)
-        await trio.sleep(1)
-        assert heard.send is not None
-        heard.send(Cancel(7))
-    assert bytes(received) == encode(LOAD) + encode(Cancel(7))
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(started_at[-1] + 0.5)
+        if lives[-1] is healthy:
+            assert (supervisor.condition, supervisor.failed_starts) == (EngineCondition.READY, 0)
+            assert supervisor.restarts == len(started_at) - 1
+        nursery.cancel_scope.cancel()
+    assert (launcher.started_at, counts) == (started_at, failed_starts)
+
+
+OUT_OF_MEMORY = (
+    "[METAL] Command buffer execution failed: (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+)
+MALLOC = "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes"
 
 
 @pytest.mark.parametrize(
-    ("last_words", "cause"),
+    ("last_words", "exit_", "cause", "death", "detail"),
     [
-        pytest.param(encode(Fault("out of memory")), "out of memory", id="fault"),
-        pytest.param(encode(READY), "sent Ready after it was ready", id="a second READY"),
-        pytest.param(b"\x00\x00\x00\x01\xc1", "is not a message", id="garbage"),
-        pytest.param(b"", "the engine process ended", id="silence"),
+        (Fault(MALLOC), Exit(1), MALLOC, DeathCause.OUT_OF_MEMORY, MALLOC),
+        (READY, Exit(1), "sent Ready after it was ready", DeathCause.FAULT, None),
+        (None, Exit(-6, ("loading", OUT_OF_MEMORY)), "ended", DeathCause.OUT_OF_MEMORY, OUT_OF_MEMORY),
     ],
+    ids=["fault", "a second READY", "stderr"],
 )
 @trio_test
-async def test_the_listener_hears_once_of_each_death_and_why(
-    last_words: bytes, cause: str, autojump_clock: MockClock
+async def test_the_engine_hears_once_of_each_death_and_why(
+    last_words: Fault | Ready | None,
+    exit_: Exit,
+    cause: str,
+    death: DeathCause,
+    detail: str | None,
+    autojump_clock: MockClock,
 ) -> None:
-    """One `ready`, then one `lost` with the cause, which the statistics name too."""
-
-    async def life(link: trio.abc.Stream) -> None:
-        await link.send_all(encode(READY))
-        await trio.sleep(0.5)
-        await link.send_all(last_words)
-
-    supervisor, heard = supervise(LivesLauncher(life, healthy))
+    """What it wrote says what it died of, after the loss and before the next start; operators read it, too.
+    One that was stopped has not died."""
+    words = [] if last_words is None else [last_words]
+    launcher = LivesLauncher(says(READY, *words, then_lives=0.5), healthy, exit_=exit_)
+    supervisor, heard = supervise(launcher)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_for, supervisor, 20)
-        await trio.sleep(1)
-        assert supervisor.condition is EngineCondition.RESTARTING
+        await trio.sleep(0.9)
+        assert heard.calls == ["ready", "lost"]
+        assert cause in heard.causes[0]
+        assert heard.deaths == [Death(death, detail)]
+        assert (supervisor.condition, supervisor.death_cause) == (EngineCondition.RESTARTING, death)
         assert not supervisor.linked
+        assert (detail or cause) in (supervisor.last_death or "")
         await trio.sleep(18)
         assert heard.calls == ["ready", "lost", "ready"]
-        assert cause in heard.causes[0]
-        assert (supervisor.condition, supervisor.restarts) == (EngineCondition.READY, 1)
-        assert supervisor.last_death is not None
-        assert cause in supervisor.last_death
+    assert (len(heard.deaths), supervisor.death_cause) == (1, DeathCause.STOPPED)
 
 
 @trio_test
-async def test_what_a_dead_engine_wrote_says_what_it_died_of(autojump_clock: MockClock) -> None:
-    """The listener hears it after the loss and before the next start; operators read it in `last_death`."""
-    told = "[METAL] Command buffer execution failed: (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
-    launcher = LivesLauncher(says(READY, then_lives=1), exit_=Exit(-6, ("loading", told)))
-    supervisor, heard = supervise(launcher)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.run)
-        await trio.sleep(1.5)
-        assert heard.calls == ["ready", "lost"]
-        assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
-        assert supervisor.death_cause is DeathCause.OUT_OF_MEMORY
-        assert supervisor.last_death == f"the engine process ended; the engine was killed by SIGABRT: {told}"
-        nursery.cancel_scope.cancel()
-    assert len(heard.deaths) == 1, "an engine that was stopped has not died"
+async def test_a_reported_reason_is_the_whole_message_and_its_stack_names_the_cause(
+    autojump_clock: MockClock,
+) -> None:
+    """The cause of death is found in the stack, since the sentence is not in the error's own words."""
+    fault = Fault("the model does not fit: buy memory", "Traceback\n  File\nMemoryError: 3 GB")
+    supervisor, heard = supervise(LivesLauncher(says(fault)))
+    with pytest.raises(EngineNeverReady) as raised:
+        await supervisor.run()
+    assert str(raised.value) == fault.error
+    assert [death.cause for death in heard.deaths] == [DeathCause.OUT_OF_MEMORY]
 
 
 @trio_test
-async def test_what_a_faulty_engine_said_over_the_link_is_read_as_well(autojump_clock: MockClock) -> None:
-    """MLX refuses a large array by an exception, which the engine reports before it ends."""
-    told = "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes"
-    supervisor, heard = supervise(LivesLauncher(says(READY, Fault(told)), healthy))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.run)
-        await trio.sleep(5)
-        assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
-        assert supervisor.last_death == f"{told}; the engine exited with status 1"
-        nursery.cancel_scope.cancel()
+async def test_a_model_whose_files_cannot_be_read_is_a_reported_reason(autojump_clock: MockClock) -> None:
+    class Unreadable(Heard):
+        async def load(self) -> Load:
+            raise FileNotFoundError("model.safetensors is gone")
 
-
-@trio_test
-async def test_a_real_loop_is_restarted_after_its_death(autojump_clock: MockClock) -> None:
-    """The same over the engine's own loop: it dies while it loads, is killed, and comes back."""
-    starts = 0
-
-    def make_backend(load: Load) -> Backend:
-        nonlocal starts
-        starts += 1
-        if starts == 1:
-            raise EngineDeath
-        return scripted(load)
-
-    launcher = LoopbackLauncher(make_backend)
-    supervisor, heard = supervise(launcher)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.run)
-        await trio.sleep(5)
-        assert heard.calls == ["lost", "ready"]
-        launcher.kill()
-        await trio.sleep(5)
-        assert heard.calls == ["lost", "ready", "lost", "ready"]
-        assert supervisor.restarts == 2
-        nursery.cancel_scope.cancel()
+    supervisor = Supervisor(LivesLauncher(healthy), Unreadable(), CONFIG)
+    with pytest.raises(EngineNeverReady, match=r"^the model's files cannot be read: .* is gone$"):
+        await supervisor.run()
 
 
 @trio_test
 async def test_a_hung_engine_is_ended_immediately_and_replaced(autojump_clock: MockClock) -> None:
-    """The listener hears why, and the launcher that there is no use in asking politely. One that is not
-    ready cannot be declared hung: it has a deadline of its own."""
+    """The launcher hears that there is no use in asking politely. One that is not ready cannot be declared
+    hung: it has a deadline of its own."""
     channels: list[Channel] = []
 
     class Watched(LivesLauncher):
@@ -187,15 +217,52 @@ async def test_a_hung_engine_is_ended_immediately_and_replaced(autojump_clock: M
         await trio.sleep(1)
         supervisor.declare_hung("too early")
         await trio.sleep(10)
-        assert heard.calls == ["lost", "ready"]
-        causes = [supervisor.death_cause]
+        assert (heard.calls, supervisor.death_cause) == (["lost", "ready"], DeathCause.START)
         supervisor.declare_hung("no step")
-        await trio.testing.wait_all_tasks_blocked()
-        assert heard.causes[-1] == "no step"
-        causes.append(supervisor.death_cause)
+        await trio.sleep(0.1)
+        assert (heard.causes[-1], supervisor.death_cause) == ("no step", DeathCause.HUNG)
         assert [channel.unresponsive for channel in channels] == [False, True]
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]
         nursery.cancel_scope.cancel()
-    causes.append(supervisor.death_cause)
-    assert causes == [DeathCause.START, DeathCause.HUNG, DeathCause.STOPPED]
+
+
+@dataclass
+class Faulty(Heard):
+    """A listener with a bug: it records what it hears of an engine's end, and then raises."""
+
+    def lost(self, cause: str) -> None:
+        super().lost(cause)
+        raise ValueError("a bug in lost")
+
+    def died(self, death: Death) -> None:
+        super().died(death)
+        raise ValueError("a bug in died")
+
+
+@trio_test
+async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: MockClock) -> None:
+    """Neither after a death, nor after a failed launch, nor when the engine is stopped."""
+    heard = Faulty()
+    supervisor = Supervisor(LivesLauncher(says(READY, then_lives=10), None, healthy), heard, CONFIG)
+    await run_for(supervisor, 100)
+    assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
+    assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["the first", "a later one"])
+@trio_test
+async def test_an_engine_that_is_refused_is_not_tried_again(earlier: int, autojump_clock: MockClock) -> None:
+    """For what it says of itself, also after engines that were not refused."""
+    asked: list[Ready] = []
+
+    def refusal(ready: Ready) -> str:
+        asked.append(ready)
+        return "it is another model" if len(asked) > earlier else ""
+
+    heard = Heard()
+    launcher = LivesLauncher(*[says(READY, then_lives=5)] * earlier, healthy)
+    with pytest.raises(EngineNeverReady, match=r"^it is another model$"):
+        await Supervisor(launcher, heard, CONFIG, refusal).run()
+    assert asked == [READY] * (earlier + 1)
+    assert heard.calls == [*["ready", "lost"] * earlier, "lost"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import trio
 
-from scheduler.engines.boundary import MemoryShare
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.residency import ModelState
 from scheduler.shared.messages import ScriptedPlan
@@ -39,16 +36,10 @@ class Farm:
         *names: str,
         memory: Any = None,
         idle_seconds: float | None = None,
-        memory_limit: float = 0.0,
         plan: ScriptedPlan = PLAN,
-        launchers: Mapping[str, LoopbackLauncher] | None = None,
     ) -> None:
-        """`launchers`: of models whose engines are no plain ones. `memory_limit`: of one budget that the
-        first engine finds out, where `memory` is MemoryBudget."""
-        self._memory = memory
-        self._memory_limit = memory_limit
         self._plan = plan
-        self.launchers = {name: LoopbackLauncher() for name in names} | dict(launchers or {})
+        self.launchers = {name: LoopbackLauncher() for name in names}
         self.models = {
             name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
             for name in names
@@ -56,18 +47,8 @@ class Farm:
         self.fleet = Fleet(list(self.models.values()), memory)
 
     def _model(self, traits: ModelTraits, first: bool) -> Model:
-        launcher, memory = self.launchers[traits.name], self._memory
-        shared = isinstance(memory, MemoryBudget)
-        scheduler = make_scheduler(
-            launcher,
-            self._plan,
-            load_at_start=first,
-            must_start=False,
-            memory_limit=self._memory_limit,
-            share_of=partial(memory.share_of, traits.name) if shared else lambda engine: MemoryShare(),
-        )
-        if shared:
-            memory.follow(traits.name, scheduler.pool)
+        launcher = self.launchers[traits.name]
+        scheduler = make_scheduler(launcher, self._plan, load_at_start=first, must_start=False)
         return Model(traits, scheduler)
 
     def state(self, name: str) -> ModelState:

@@ -45,15 +45,6 @@ async def test_an_idle_model_has_no_process_and_comes_back(autojump_clock: MockC
 
 
 @trio_test
-async def test_a_busy_model_is_not_idle(autojump_clock: MockClock) -> None:
-    """An answer that takes longer than the idle seconds."""
-    farm = Farm("planner", "titles", idle_seconds=5.0, plan=SLOW_STEPS)
-    async with running(farm):
-        await farm.answer("titles", max_tokens=150)
-        assert farm.launchers["titles"].starts == 1
-
-
-@trio_test
 async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", memory=OneFits(), plan=SLOW_STEPS)
     async with running(farm), trio.open_nursery() as nursery:
@@ -87,31 +78,6 @@ async def test_models_that_do_not_fit_together_take_turns_and_lose_nothing(autoj
     assert 2 <= min(starts) <= max(starts) <= 8
 
 
-@trio_test
-async def test_a_dead_engine_of_one_model_is_nothing_to_the_other(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles")
-    gaps: list[float] = []
-    async with running(farm):
-        await farm.answer("titles")
-
-        async def watched() -> None:
-            last: float | None = None
-            async with farm.models["titles"].scheduler.stream(ask("hello", max_tokens=400)) as stream:
-                async for _ in Events(stream):
-                    now = trio.current_time()
-                    gaps.append(0.0 if last is None else now - last)
-                    last = now
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watched)
-            nursery.start_soon(farm.answer, "planner", "hello", 400)
-            await trio.sleep(1.0)
-            farm.launchers["planner"].kill()
-    assert max(gaps) < 0.05
-    assert farm.models["planner"].scheduler.pool.statistics().restarts == 1
-    assert farm.models["titles"].scheduler.pool.statistics().restarts == 0
-
-
 def refused(load: Load) -> Backend:
     raise ValueError("the shapes do not fit")
 
@@ -136,18 +102,6 @@ async def test_a_model_that_cannot_be_loaded_is_named_and_the_others_go_on(autoj
         farm.launchers["titles"]._make_backend = scripted
         await trio.sleep(RETRY_SECONDS)
         await farm.answer("titles")
-
-
-@trio_test
-async def test_an_operator_need_not_wait_to_try_again(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles")
-    farm.launchers["titles"]._make_backend = refused
-    async with running(farm):
-        await answer(farm.models["titles"].scheduler, ask())
-        await farm.reaches("titles", ModelState.FAILED)
-        farm.launchers["titles"]._make_backend = scripted
-        farm.fleet.load("titles", trio.current_time())
-        await farm.reaches("titles", ModelState.LOADED)
 
 
 @trio_test
@@ -199,18 +153,6 @@ async def test_an_operator_unloads_a_model_while_it_is_loaded(autojump_clock: Mo
 
 
 @trio_test
-async def test_a_server_whose_one_model_is_unloaded_at_its_start_starts(
-    autojump_clock: MockClock,
-) -> None:
-    farm = Farm("planner")
-    farm.fleet.unload("planner")
-    async with running(farm):
-        await trio.sleep(1.0)
-        assert farm.state("planner") is ModelState.UNLOADED
-        await farm.answer("planner")
-
-
-@trio_test
 async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", idle_seconds=10.0)
     async with running(farm):
@@ -224,19 +166,6 @@ async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock)
 
 
 @trio_test
-async def test_who_leaves_before_the_model_is_loaded_leaves_nothing(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles", memory=OneFits())
-    async with running(farm), trio.open_nursery() as nursery:
-        nursery.start_soon(farm.answer, "planner", "long", 1000)
-        await trio.sleep(1.0)
-        with trio.move_on_after(5.0):
-            await farm.answer("titles")
-        await trio.sleep(100.0)
-        assert farm.state("titles") is ModelState.UNLOADED
-        assert farm.models["titles"].scheduler.operations.statistics().queued == 0
-
-
-@trio_test
 async def test_a_model_that_can_never_fit_is_refused_with_the_numbers(autojump_clock: MockClock) -> None:
     class TooSmall(OneFits):
         budget_bytes = 50
@@ -247,33 +176,6 @@ async def test_a_model_that_can_never_fit_is_refused_with_the_numbers(autojump_c
         assert isinstance(end, Failed)
         assert "needs at least" in str(end.error)
         await farm.answer("planner")
-
-
-@trio_test
-async def test_fifty_loads_and_unloads_leave_nothing_behind(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles")
-    async with running(farm):
-        registry = farm.models["titles"].scheduler.metrics.registry
-        for cycle in range(50):
-            await farm.answer("titles")
-            farm.fleet.unload("titles")
-            await farm.reaches("titles", ModelState.UNLOADED)
-            if cycle == 1:
-                tasks = trio.lowlevel.current_statistics().tasks_living
-                series = sum(len(family.samples) for family in registry.collect())
-        assert trio.lowlevel.current_statistics().tasks_living == tasks
-        assert sum(len(family.samples) for family in registry.collect()) == series
-        assert farm.launchers["titles"].starts == 50
-
-
-@trio_test
-async def test_a_draining_server_answers_what_waits_for_a_load(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles")
-    async with running(farm), trio.open_nursery() as nursery:
-        nursery.start_soon(farm.answer, "titles")
-        await trio.testing.wait_all_tasks_blocked()
-        farm.fleet.start_drain()
-        await farm.fleet.wait_idle()
 
 
 @trio_test

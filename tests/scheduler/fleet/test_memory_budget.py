@@ -6,22 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from trio.testing import MockClock, trio_test
 
 from scheduler.engine.budget.limits import divided, part_of
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.fleet.residency import ModelState
 from scheduler.shared.messages import MemoryPart, Ready
 from tests.examples import examples
-from tests.scheduler.fleet.farm import Farm, running
 
 BUDGET = 10_000
 NAMES = ("a", "b", "c", "d")
-FARM_BYTES = 4_000_000
 
 
 @dataclass
@@ -168,66 +163,6 @@ def test_what_fits_beside_pinned_models_fits_beside_their_parts(pinned: list[int
         free -= part
     for other in others:
         assert other <= free or other + 1000 * sum(pinned) > 100_000
-
-
-def sharing(need_bytes: int) -> MemoryBudget:
-    return MemoryBudget({name: lambda device: need_bytes for name in ("planner", "titles")})
-
-
-def limits(farm: Farm) -> dict[str, int]:
-    """Return the limit of every running engine, as its own counters say."""
-    ready = {name: model for name, model in farm.models.items() if model.scheduler.pool.ready is not None}
-    return {name: model.scheduler.metrics.of_engine("0").now.guard.limit for name, model in ready.items()}
-
-
-@trio_test
-async def test_models_that_fit_together_have_fixed_parts(autojump_clock: MockClock) -> None:
-    """Also after a death, and while others are loaded and unloaded."""
-    farm = Farm("planner", "titles", memory=sharing(1000), memory_limit=FARM_BYTES)
-    async with running(farm), trio.open_nursery() as nursery:
-        await farm.answer("planner")
-        alone = limits(farm)["planner"]
-        assert 0 < alone < FARM_BYTES
-        await farm.answer("titles")
-        both = limits(farm)
-        assert both["planner"] == alone
-        assert 1000 <= both["titles"] == FARM_BYTES - alone
-        nursery.start_soon(farm.answer, "planner", "long", 600)
-        await trio.sleep(1.0)
-        farm.launchers["planner"].kill()
-        await trio.sleep(3.0)
-        assert limits(farm) == both
-        farm.fleet.unload("titles")
-        await farm.reaches("titles", ModelState.UNLOADED)
-        await farm.answer("planner")
-        assert limits(farm) == {"planner": alone}
-        await farm.answer("titles")
-        assert limits(farm) == both
-
-
-@trio_test
-async def test_what_needs_more_than_is_free_waits_for_an_idle_model_to_go(autojump_clock: MockClock) -> None:
-    """By what the files say before a model was loaded, and by what its engine has reported afterwards. One
-    beside which no other fits has all of it."""
-    farm = Farm("planner", "titles", memory=sharing(FARM_BYTES), memory_limit=FARM_BYTES)
-    async with running(farm):
-        await farm.answer("planner")
-        assert limits(farm) == {"planner": FARM_BYTES}
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.UNLOADED
-        # An engine without rows needs next to nothing here, as it has reported: now both fit.
-        await farm.answer("planner")
-        assert farm.state("titles") is ModelState.LOADED
-
-
-@trio_test
-async def test_without_a_limit_nobody_gets_one(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles", memory=sharing(10**15))
-    async with running(farm):
-        await farm.answer("planner")
-        await farm.answer("titles")
-        assert farm.state("planner") is ModelState.LOADED
-        assert limits(farm) == {"planner": 0, "titles": 0}
 
 
 def test_what_is_not_followed_by_another_process_is_free() -> None:

@@ -70,14 +70,6 @@ def test_eight_bit_floats_become_sixteen(tmp_path: Path) -> None:
     assert weights_bytes(folder, "auto", "cpu") == 40
 
 
-def test_all_files_count(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, {}, a_weight=("F32", [10], 40))
-    (tmp_path / "model-2.safetensors").write_bytes(
-        safetensors({"b.weight": {"dtype": "F32", "shape": [5], "data_offsets": [0, 20]}}, 20)
-    )
-    assert weights_bytes(folder, "stored", "cpu") == 60
-
-
 def test_the_need_is_more_than_the_weights() -> None:
     """A process, a pool, a chunk's peak and the least KV."""
     weights = weights_bytes(EMBEDDED_FOLDER, "auto", "cpu")
@@ -90,10 +82,3 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> 
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(StartupError, match=r"model\.safetensors is (cut short|no safetensors file)"):
         need_bytes(tmp_path, "auto", "cpu")
-
-
-def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, {}, a_weight=("BF16", [10], 20))
-    (folder / "config.json").write_text("[")
-    with pytest.raises(StartupError, match=r"config\.json cannot be read"):
-        need_bytes(folder, "float32", "cpu")

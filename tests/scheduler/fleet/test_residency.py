@@ -28,31 +28,6 @@ def at(now: float, *models: Standing, budget_bytes: int | None = BUDGET_BYTES) -
     return decide(models, budget_bytes, now)
 
 
-def test_what_fits_is_loaded_at_once() -> None:
-    assert at(1000.0, model("a", need_bytes=40), asked("b")).load == "b"
-
-
-def test_without_a_known_budget_everything_fits() -> None:
-    assert at(1000.0, model("a"), asked("b", 10**15), budget_bytes=None).load == "b"
-
-
-def test_nothing_is_loaded_that_nobody_asks_for() -> None:
-    assert at(1000.0, model("a"), model("b", ModelState.UNLOADED)) == ResidencyDecision()
-
-
-def test_one_model_loads_at_a_time() -> None:
-    """Two loads at once would need the room of both loads' peaks."""
-    decision = at(1000.0, model("a", ModelState.LOADING, 10), asked("b", 10))
-    assert (decision.load, decision.waits) == (None, {"b": "a is loaded first"})
-
-
-def test_nothing_is_loaded_beside_a_process_that_ends() -> None:
-    """What it may still use is not known before the first model has found out what there is."""
-    for budget_bytes in (BUDGET_BYTES, None):
-        decision = at(1000.0, model("a", ModelState.UNLOADING, 10), asked("b", 10), budget_bytes=budget_bytes)
-        assert (decision.load, decision.waits) == (None, {"b": "memory, until a is unloaded"})
-
-
 def test_the_least_recently_used_idle_model_goes() -> None:
     old = model("old", need_bytes=50, used_at=500.0)
     young = model("young", need_bytes=50, used_at=900.0)
@@ -66,25 +41,6 @@ def test_nobody_goes_where_it_would_not_be_enough() -> None:
     decision = at(1000.0, idle, serving, asked("b", 90))
     assert (decision.unload, decision.drain) == ((), ())
     assert decision.waits == {"b": "memory, which idle, serving has"}
-
-
-def test_one_that_serves_gets_no_new_requests_after_its_turn() -> None:
-    serving = model("serving", requests=3, loaded_at=1000.0)
-    assert at(1059.0, serving, asked("b")).drain == ()
-    decision = at(1060.0, serving, asked("b"))
-    assert (decision.drain, decision.unload) == (("serving",), ())
-    assert decision.waits == {"b": "memory, until serving is unloaded"}
-
-
-def test_it_is_unloaded_when_its_requests_are_over() -> None:
-    assert at(1060.0, model("a", ModelState.DRAINING, requests=1), asked("b")).unload == ()
-    assert at(1061.0, model("a", ModelState.DRAINING), asked("b")).unload == ("a",)
-
-
-def test_a_draining_model_counts_as_room_to_come() -> None:
-    """A second one does not go for the same newcomer."""
-    draining = model("a", ModelState.DRAINING, requests=1)
-    assert at(1060.0, draining, model("c", need_bytes=40), asked("b")).unload == ()
 
 
 def test_an_idle_one_is_unloaded_after_its_seconds() -> None:
@@ -214,22 +170,3 @@ def test_the_machine_is_never_over_budget_and_nobody_starves(
     for one in models:
         for first, second in zip(one.loads, one.loads[1:], strict=False):
             assert second - first >= Patience().least_loaded_seconds, "thrash"
-
-
-def test_two_models_that_alternate_load_at_most_six_times_a_minute() -> None:
-    """One request each, as fast as they are answered, where only one fits."""
-    models = [Simulated(name, 60, False, None, 0.0) for name in "ab"]
-    for second in range(600):
-        now = float(second)
-        for one in models:
-            one.running.clear()
-            one.queued = one.queued or [now]
-            one.advance(now)
-            one.running.clear()
-        decision = decide([one.standing() for one in models], BUDGET_BYTES, now)
-        for one in models:
-            one.obey(decision, now)
-    loads = sorted(at for one in models for at in one.loads)
-    assert len(loads) > 10
-    for start in range(540):
-        assert sum(start <= at < start + 60 for at in loads) <= 7

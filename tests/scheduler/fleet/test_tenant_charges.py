@@ -71,22 +71,6 @@ def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: f
     assert of_b >= 0.9 * of_a or models["shared"].seconds["A"] < 0.05 * of_b
 
 
-def test_two_tenants_that_use_both_share_both() -> None:
-    models = {"one": Simulated(0.01), "two": Simulated(0.02)}
-    share(models.values())
-    run(models, {"one": "AB", "two": "AB"}, 2000.0)
-    of_a, of_b = (sum(one.seconds[tenant] for one in models.values()) for tenant in "AB")
-    assert of_a == pytest.approx(of_b, rel=0.05)
-
-
-def test_without_spreading_it_would_have_doubled_its_share() -> None:
-    """The test above can fail: each queue alone gives A half of the shared model, beside all of its own."""
-    models = {"shared": Simulated(0.01), "other": Simulated(0.01)}
-    run(models, {"shared": "AB", "other": "A"}, 2000.0)
-    of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
-    assert of_a > 2.5 * models["shared"].seconds["B"]
-
-
 def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
     models = [Simulated(0.01), Simulated(0.01)]
     share(models)
@@ -98,23 +82,6 @@ def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
     models[0].queue.charge_actual(ticket, 0, 10, 0.0)
     (flow,) = models[1].queue.statistics(0.0)
     assert flow.tenant_service_tokens == pytest.approx(20)
-
-
-def test_an_idle_tenant_is_charged_above_virtual_time() -> None:
-    """Otherwise its next arrival would lift it over the charge."""
-    models = [Simulated(0.01), Simulated(0.01)]
-    share(models)
-    here, there = models[0].queue, models[1].queue
-    for number in range(1, 20):
-        there.push(Ticket(number, "B", "", 0, 0, 0, 50, 0.0))
-    for _ in range(10):
-        there.pop(0.0)
-    here.push(Ticket(100, "A", "", 0, 0, 0, 50, 0.0))
-    here.pop(0.0)
-    there.push(Ticket(101, "A", "", 0, 0, 0, 50, 0.0))
-    flows = {flow.tenant: flow.tenant_service_tokens for flow in there.statistics(0.0)}
-    # Virtual time was at most what B has; A's own charge is 100 beyond it.
-    assert flows["A"] >= flows["B"]
 
 
 def test_accounts_of_tenants_that_were_only_charged_elsewhere_are_forgotten() -> None:

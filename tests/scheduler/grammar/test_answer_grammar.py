@@ -142,15 +142,6 @@ def test_required_calls_are_read_back_as_calls(notation: str) -> None:
 
 
 @pytest.mark.parametrize("notation", NOTATIONS)
-def test_one_named_tool_is_called_once(notation: str) -> None:
-    """In every notation."""
-    prepared_by = preparation(notation)
-    named = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED, only_tool="get-time")
-    for seed in range(4):
-        assert calls(walk(prepared_by, named, seed)) == [("get-time", {})]
-
-
-@pytest.mark.parametrize("notation", NOTATIONS)
 def test_text_is_held_and_reasoning_is_not(notation: str) -> None:
     """Thoughts come first or not at all; then a choice, in the section that is the client's."""
     prepared_by = preparation(notation)
@@ -159,21 +150,6 @@ def test_text_is_held_and_reasoning_is_not(notation: str) -> None:
     assert {text_of(pieces) for pieces in walked} == {"left", "right"}
     if notation not in ("mistral, as a list", "hermes, its marks mere text"):
         assert any(thoughts_of(pieces) for pieces in walked)
-
-
-def test_with_tools_on_offer_the_answer_is_a_call_or_what_was_asked_for() -> None:
-    """The model chooses between them, and there is nothing else."""
-    prepared_by = preparation("hermes")
-    either = request(OneOf(("left",), "x"), tools=(WEATHER,))
-    walked = [walk(prepared_by, either, seed) for seed in range(16)]
-    assert {(text_of(pieces), bool(calls(pieces))) for pieces in walked} == {("left", False), ("", True)}
-
-
-def test_a_choice_of_no_call_leaves_what_was_asked_for() -> None:
-    """Tools that may not be called are no way out."""
-    prepared_by = preparation("hermes")
-    none = request(OneOf(("left",), "x"), tools=(WEATHER,), tool_choice=ToolChoice.NONE)
-    assert {text_of(walk(prepared_by, none, seed)) for seed in range(8)} == {"left"}
 
 
 def test_what_asks_for_nothing_has_no_grammar() -> None:
@@ -269,13 +245,6 @@ def test_a_tokenizer_that_the_library_cannot_use_is_no_end() -> None:
         odd.prepare(request(OneOf(("a",), "guided_choice")))
 
 
-def test_a_prompt_of_text_is_answered_from_the_first_token_on() -> None:
-    """No template, so no reasoning: a completion is what was asked for."""
-    prepared_by = preparation("hermes")
-    completion = GenerationRequest("test", TextPrompt("x"), structure=OneOf(("left", "right"), "x"))
-    assert {text_of(walk(prepared_by, completion, seed)) for seed in range(8)} == {"left", "right"}
-
-
 @cache
 def served(kind: str) -> tuple[HubTokenizer, Preparation, Grammars]:
     """A tokenizer, and both processes' sides of it."""
@@ -310,8 +279,6 @@ def _object(**value: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": value}, "required": ["a"], "additionalProperties": False}
 
 
-OF_A_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""A custom tool's."""
 FORCING: dict[str, Callable[[str], Any]] = {
     "const": lambda text: JsonText(_object(const=text), "x"),
     "enum": lambda text: JsonText(_object(enum=[text]), "x"),
@@ -336,21 +303,3 @@ def test_a_grammar_forces_the_text_of_a_special_token_as_text(kind: str, drafted
                 if way in ("const", "enum"):
                     found = json.loads(found)["a"]
                 assert found == text, (way, text)
-
-
-@pytest.mark.parametrize("mark", ["<|im_end|>", "<|endoftext|>", "<|im_start|>", "</think>"])
-def test_a_strict_tool_s_constant_may_be_a_special_token_s_text(mark: str) -> None:
-    """Also what a custom tool's grammar or pattern forces."""
-    text = f"see {mark} ok"
-    tools = {
-        "a": Tool("f", parameters=_object(enum=[text]), strict=True),
-        "input": Tool(
-            "f", parameters=dict(OF_A_TEXT), text=Rules(f"start: {json.dumps(text)}", "x"), strict=True
-        ),
-    }
-    for name, tool in tools.items():
-        asked = ChatPrompt(
-            ({"role": "user", "content": "x"},), tools=(tool,), tool_choice=ToolChoice.REQUIRED, only_tool="f"
-        )
-        pieces = answered("embedded", GenerationRequest("test", asked), drafted=False)
-        assert calls(pieces) == [("f", {name: text})]

@@ -12,7 +12,6 @@ from scheduler.errors import InvalidRequest
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.request import Tool, ToolChoice
 from tests.examples import examples
-from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.answer.templates import TEMPLATES
 from tests.scheduler.grammar.walks import NOTATIONS, Walker, walker_of, walks
 
@@ -103,7 +102,7 @@ def rendered(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
 
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_random_walks_are_read_by_mlx_lm_and_fit_their_schema(notation: str) -> None:
-    """And by this server's own reader, character for character. `walks.py` does ten thousand of them."""
+    """And by this server's own reader, character for character."""
     texts = list(walks(notation, schemas=examples(6), each=5))
     assert sum(text is not None for text in texts) > len(texts) * 2 / 3
 
@@ -130,41 +129,6 @@ def test_what_the_models_template_writes_for_a_call_is_allowed(name: str) -> Non
     assert not accepts(walker, several, *tools, parallel_tool_calls=False)
 
 
-@pytest.mark.parametrize("name", XML)
-def test_what_does_not_fit_the_schema_is_not_allowed(name: str) -> None:
-    """A value out of bounds or of another type, one of no enum, an undeclared name, a missing one."""
-    walker = walker_of(name)
-    for wrong in (
-        {"new": "x", "count": 13},
-        {"new": "x", "count": 1.5},
-        {"new": "x", "count": "three"},
-        {"new": "x", "number": "2"},
-        {"new": "x", "unknown": "x"},
-        {"count": 3},
-    ):
-        written = dict(sorted(wrong.items()))
-        assert not accepts(walker, rendered(name, ("edit", written)), EDIT), wrong
-    assert not begins(walker, rendered(name, ("edits", {"new": "x"})), EDIT)
-
-
-@pytest.mark.parametrize("name", XML)
-def test_a_text_cannot_contain_what_ends_it(name: str) -> None:
-    """The end mark can only end it: spelled out, or as the token that it may be."""
-    walker = walker_of(name)
-    for end in TEMPLATES[name].ends:
-        assert not accepts(walker, rendered(name, ("edit", {"new": f"a{end}b"})), EDIT)
-
-
-def test_a_required_call_is_required() -> None:
-    """vllm#54808: `tool_choice: required` was ignored for models that write XML."""
-    for name in XML:
-        walker = walker_of(name)
-        matcher = walker.matcher(walker.prepare((STOP,)))
-        assert not matcher.is_accepting()
-        assert not begins(walker, "I would rather not.", STOP)
-        assert walker.matcher(walker.prepare((STOP,))).try_consume_tokens([EOS]) == 0
-
-
 @pytest.mark.parametrize("name", ["json_tools", "qwen3_coder", "glm47"])
 def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
     """SmolLM2 ends its lines: held to required calls, it wrote the same call until the bound or max_tokens,
@@ -174,29 +138,6 @@ def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
         assert accepts(walker, call + end, STOP), end
     for wrong in ("\n\n\n", " ", "\nand"):
         assert not accepts(walker, call + wrong, STOP), wrong
-
-
-def test_a_wrong_end_tag_cannot_be_written() -> None:
-    """sglang#27336: `</function>` or another tag's end where the call's own must stand."""
-    walker = walker_of("qwen3_coder")
-    call = rendered("qwen3_coder", ("edit", {"new": "x"}))
-    assert accepts(walker, call, EDIT)
-    for right, wrong in (
-        ("</function>", "</tool>"),
-        ("</function>", "</parameter>"),
-        ("</tool_call>", "</function>"),
-    ):
-        assert not begins(walker, call.replace(right, wrong), EDIT)
-
-
-def test_an_end_tag_cannot_be_written_twice() -> None:
-    """llama.cpp#24807."""
-    for name in XML:
-        walker, template = walker_of(name), TEMPLATES[name]
-        call = rendered(name, ("edit", {"new": "x"}))
-        (end,) = {mark for mark in template.ends if call.endswith(mark)} or {"</tool_call>"}
-        assert not begins(walker, call + end, EDIT)
-        assert not begins(walker, call + "\n" + end, EDIT)
 
 
 AUTO: dict[str, Any] = {"tool_choice": ToolChoice.AUTO, "parallel_tool_calls": True}

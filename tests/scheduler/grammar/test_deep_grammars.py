@@ -11,7 +11,6 @@ import pytest
 
 from scheduler.engine.constraint import Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars
-from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import VOCABULARY
@@ -40,14 +39,3 @@ def test_a_chain_of_references_of_half_the_bytes_of_a_grammar_is_compiled(step: 
     (allowed,) = allowed_tokens([constraint := Constraint(matcher.deep_copy())], VOCABULARY)
     assert constraint.failure is None
     assert allowed.any()
-
-
-def test_what_is_raised_on_a_deep_stack_is_raised_where_it_was_asked_for() -> None:
-    """A panic of the library is no Exception."""
-
-    def panic() -> None:
-        raise BaseException("a panic")
-
-    with pytest.raises(BaseException, match="a panic"):
-        on_deep_stack(panic)
-    assert on_deep_stack(lambda: 3) == 3

@@ -154,15 +154,6 @@ def test_a_custom_tools_text_matches_its_grammar(notation: str, syntax: str) -> 
         assert re.fullmatch(pattern, arguments["input"]), arguments
 
 
-def test_a_grammar_that_no_call_can_keep_is_refused_by_its_place() -> None:
-    """Also where the model chooses whether to call."""
-    tool = custom(Rules('start: "(" start ")" | "x"', "tools.0.format"))
-    for choice in (ToolChoice.AUTO, ToolChoice.REQUIRED):
-        with pytest.raises(InvalidRequest, match="contains itself") as refused:
-            preparation("hermes").prepare(request(tools=(tool,), tool_choice=choice))
-        assert refused.value.param == "tools.0.format"
-
-
 def test_an_unknown_pattern_is_refused_by_its_place() -> None:
     """Look-around, for one."""
     tool = custom(Pattern("(?=a)a", "tools.0.format"))

@@ -134,10 +134,3 @@ def test_a_list_of_items_is_held_by_its_places() -> None:
     assert fits(form, [1, 2])
     assert not fits(form, [2])
     assert not fits(form, [1, 1])
-
-
-def test_an_enumeration_of_a_thousand_values_is_held() -> None:
-    """Also where two of them must both hold."""
-    names = [f"name-{number}" for number in range(1000)]
-    assert forms_of({"enum": names})[0].choices == names
-    assert forms_of({"allOf": [{"enum": names}, {"enum": names[500:]}]})[0].choices == names[500:]

@@ -141,11 +141,6 @@ def test_the_table_has_every_keyword_of_the_drafts() -> None:
     assert known - SAYS_NOTHING == KEYWORDS.keys()
 
 
-def test_a_schema_that_is_held_whole_loses_nothing() -> None:
-    disjoint = {"oneOf": [{"type": "string", "format": "date"}, {"type": "integer"}]}
-    assert held({**_A, "properties": {"a": disjoint, "b": {"format": "path"}}})[1] == ()
-
-
 def test_what_the_plain_form_adds_is_named_by_the_client_s_keyword() -> None:
     """A look-ahead becomes a pattern of its own, which the client has not written."""
     schema = {"type": "object", "properties": {"50%/": {"type": "string", "pattern": "^(?=a(?!b))a"}}}

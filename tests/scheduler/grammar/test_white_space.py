@@ -13,14 +13,13 @@ from llguidance import LLMatcher
 from scheduler.answer.answer_format import PLAIN
 from scheduler.grammar.white_space import MAX_LEVELS, indentation_levels
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, Tool, ToolChoice
-from scheduler.structure import ANY_OBJECT, JsonText
+from scheduler.request import GenerationRequest, TextPrompt
+from scheduler.structure import JsonText
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.grammar_library import library_of
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.engine.mlx.random_schemas import random_schema, shortest
-from tests.scheduler.grammar.test_answer_grammar import preparation
 
 PREPARATION = Preparation(ByteTokenizer(PLAIN), FOLDER)
 INTEGER = {"type": "integer"}
@@ -51,17 +50,6 @@ def test_whatever_a_pretty_printer_writes_is_allowed(seed: int, indent: Any, com
     assert accepts(schema, text)
 
 
-def test_objects_that_a_schema_leaves_open_are_printed_as_deep_as_they_are_in_use() -> None:
-    """In JSON mode, and where a schema refers to itself: ten levels of four blanks."""
-    value: Any = 1
-    for _ in range(MAX_LEVELS):
-        value = {"child": value}
-    tree = {"type": "object", "properties": {"child": {"anyOf": [INTEGER, {"$ref": "#"}]}}}
-    for schema in (ANY_OBJECT, tree):
-        assert accepts(schema, json.dumps(value, indent=4))
-        assert accepts(schema, json.dumps(value, indent="\t"))
-
-
 @pytest.mark.parametrize("gap", ["  ", "\n\n", "\n" + " " * 9, "\n\t\t\t", " \n", "\r\n", "\n \t", "\n" * 64])
 def test_more_than_that_is_not(gap: str) -> None:
     """In a schema of two levels; also as a tool's arguments, strict or not."""
@@ -69,15 +57,6 @@ def test_more_than_that_is_not(gap: str) -> None:
     for place in (BEFORE + gap + LINES.lstrip(), "{" + gap + (BEFORE + LINES)[1:].lstrip()):
         assert json.loads(place)
         assert not accepts(TRIP, place)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_tools_arguments_are_held_to_the_same(strict: bool) -> None:
-    """Where it must be called."""
-    tool = Tool("f", parameters=TRIP, strict=strict, place="tools.0.parameters")
-    chat = ChatPrompt(({"role": "user", "content": "x"},), tools=(tool,), tool_choice=ToolChoice.REQUIRED)
-    grammar = json.loads(preparation("hermes").prepare(GenerationRequest("x", chat)).submit.grammar)
-    assert r"/ |\n( {0,8}|\t{0,2})/" in grammar["grammars"][0]["lark_grammar"]
 
 
 LEVELS: list[tuple[Any, int]] = [

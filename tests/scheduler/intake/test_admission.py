@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from scheduler.config import IntakeConfig
 from scheduler.errors import (
-    Draining,
     InvalidRequest,
     QueueFull,
     SchedulerError,
@@ -134,19 +133,6 @@ def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
     assert error.retry_after_seconds == 10
     admission.unblock()
     admission.check(ask(), 0.0)
-
-
-def test_a_closed_gate_stays_closed() -> None:
-    """Shutting down outranks every other reason and is not taken back."""
-    admission = Admission(queue_of(1))
-    admission.block("the engine does not start")
-    before = admission.draining
-    admission.close()
-    admission.unblock()
-    assert (before, admission.draining) == (False, True)
-    error = refusal(lambda: admission.check(ask(), 0.0))
-    assert isinstance(error, Draining)
-    assert error.retry_after_seconds is not None
 
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:

@@ -92,13 +92,6 @@ def test_just_before_a_batch_leaves_the_silence_counts_once(batch: int, seconds:
     assert 0.7 * ahead * seconds / batch <= wait <= seconds + 2 * ahead * seconds / batch
 
 
-@given(ahead=st.integers(0, 500))
-def test_more_ahead_is_never_a_shorter_wait(ahead: int) -> None:
-    """Monotone in the number of departures to wait for."""
-    rate, now = steady(0.3, 5)
-    assert rate.seconds_until(ahead, now) <= rate.seconds_until(ahead + 1, now)
-
-
 def test_there_is_no_figure_before_there_is_a_measurement() -> None:
     """A guess is good enough for a Retry-After only."""
     rate, now = steady(0.5, 7)

@@ -126,69 +126,6 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
         service = {each: tokens * decay for each, tokens in service.items()}
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(sessions=st.integers(1, 50), tokens=sizes, turns=st.integers(2, 150))
-def test_spawning_sessions_buys_a_tenant_no_share(sessions: int, tokens: int, turns: int) -> None:
-    """One tenant's fifty subagents together get the service of another's single agent."""
-    server = Server()
-    for number in range(turns):
-        server.push(ticket("many", str(number % sessions), tokens=tokens))
-        server.push(ticket("one", tokens=tokens))
-    for _ in range(turns):
-        server.serve()
-    served = server.tokens_by_tenant()
-    assert abs(served["many"] - served["one"]) <= tokens
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(requests=st.integers(2, 50), tokens=sizes, turns=st.integers(2, 80))
-def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int, turns: int) -> None:
-    """A session with fifty parallel calls gets no more of its tenant's service than one with a call at a
-    time."""
-    server = Server()
-    for _ in range(requests):
-        server.push(ticket("T", "parallel", tokens=tokens))
-    server.push(ticket("T", "serial", tokens=tokens))
-    for _ in range(turns):
-        one = server.serve()
-        server.push(ticket("T", one.session, tokens=tokens, at=server.now))
-        served = server.tokens_by_session("T")
-        assert abs(served["parallel"] - served["serial"]) <= tokens
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(backlog=st.integers(1, 300), others=st.integers(0, 5), tokens=sizes, turns=st.integers(0, 30))
-def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
-    backlog: int, others: int, tokens: int, turns: int
-) -> None:
-    """However long and old the flood's queue: a request of a tenant with nothing waiting is served after at
-    most one request of every other tenant."""
-    server = Server()
-    server.push(*(ticket("flood", str(number % 7), tokens=tokens) for number in range(backlog + turns)))
-    for other in range(others):
-        server.push(*(ticket(f"other {other}", tokens=tokens) for _ in range(turns + 2)))
-    for _ in range(turns):
-        server.serve()
-    quiet = ticket("quiet", tokens=tokens, at=server.now)
-    server.push(quiet)
-    waited = 0
-    while server.serve() is not quiet:
-        waited += 1
-    assert waited <= others + 1
-
-
-def test_idleness_saves_nothing_up() -> None:
-    """After an hour in which one was idle and the other worked, both are equal."""
-    server = Server(FairnessConfig(half_life_seconds=1e9))
-    for _ in range(1000):
-        server.push(ticket("worker", at=server.now))
-        server.serve()
-    for _ in range(20):
-        server.push(ticket("worker", at=server.now), ticket("idler", at=server.now))
-    served = [server.serve().tenant for _ in range(20)]
-    assert abs(served.count("idler") - served.count("worker")) <= 1
-
-
 def test_what_was_overcharged_is_given_back() -> None:
     """Two tenants with the same expected lengths; one's answers are short: it gets more of them."""
     server = Server()

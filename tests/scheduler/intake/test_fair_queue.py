@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import count, cycle
 
 import pytest
@@ -146,35 +145,6 @@ def test_an_aged_flood_does_not_pass_a_quiet_tenant() -> None:
 
 
 # --- costs
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("one session", lambda number: ticket("T", "s", tokens=1 + number * 37 % 9000)),
-        ("a session each", lambda number: ticket("T", str(number), tokens=1 + number * 37 % 9000)),
-        ("a tenant each", lambda number: ticket(str(number), "s", tokens=1 + number * 37 % 9000)),
-        ("32 x 32", lambda number: ticket(str(number % 32), str(number // 32), tokens=1 + number)),
-    ],
-)
-def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ticket]) -> None:
-    """Printed, not judged: the machine is shared. Run with -s."""
-    import time
-
-    queue = FairQueue(FairnessConfig())
-    tickets = [make(number) for number in range(1024)]
-    started = time.perf_counter()
-    for one in tickets:
-        queue.push(one)
-    pushed = time.perf_counter()
-    for number in range(512):
-        one = queue.pop(0.0)
-        queue.push(make(5000 + number))
-        queue.charge_actual(one, 10, 10, 0.0)
-    print(
-        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + charge"
-        f" {(time.perf_counter() - pushed) / 512 * 1e6:.1f} us"
-    )
 
 
 def test_a_tenant_gets_no_more_by_spreading_its_requests_over_priorities() -> None:

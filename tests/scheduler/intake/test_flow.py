@@ -25,13 +25,6 @@ def take(flow: SessionFlow, now: float, window: int = 32) -> Ticket:
     return one
 
 
-def test_of_those_that_came_together_likely_hits_go_first() -> None:
-    """The fewer tokens to compute, the sooner."""
-    cold, warm, hot = ticket(tokens=30_000), ticket(tokens=3000), ticket(tokens=300)
-    flow = flow_of(cold, warm, hot)
-    assert [take(flow, 0.0) for _ in range(3)] == [hot, warm, cold]
-
-
 def test_a_cold_request_ages() -> None:
     """Eight times as much to compute: one that arrived a second ago goes first until the cold one has waited
     for eight seconds, and not after."""

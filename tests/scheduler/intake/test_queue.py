@@ -6,97 +6,17 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import Requests
-from tests.examples import examples
 from tests.scheduler.intake.tickets import empty_queue
 from tests.scheduler.requests.records import make_record
 
 LIMIT = 5
-
-
-class IntakeMachine(RuleBasedStateMachine):
-    """Push, pop, remove and charge in any order; test_fair_queue.py tests the order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = Requests()
-        self.queue = IntakeQueue(IntakeConfig(max_queue=LIMIT, max_queue_per_tenant=3), self.requests)
-        self.waiting: dict[int, StreamRecord] = {}
-        self.running: list[StreamRecord] = []
-        self.ids = count(1)
-        self.now = 0.0
-
-    @precondition(lambda self: len(self.waiting) < LIMIT)
-    @rule(tenant=st.sampled_from("AB"), tokens=st.integers(1, 600))
-    def push(self, tenant: str, tokens: int) -> None:
-        record = make_record(next(self.ids), prompt=[7] * tokens, tenant=tenant)
-        self.now += 1.0
-        self.queue.push(record, self.now)
-        assert record.queued_at == self.now
-        self.waiting[record.request_id] = record
-
-    @precondition(lambda self: self.waiting)
-    @rule()
-    def pop(self) -> None:
-        record = self.queue.pop(self.now)
-        assert record is self.waiting.pop(record.request_id)
-        self.requests.dispatch(record, "0", self.now)
-        self.running.append(record)
-
-    @rule(request_id=st.integers(1, 30))
-    def remove(self, request_id: int) -> None:
-        if (record := self.waiting.pop(request_id, None)) is not None:
-            self.leave(record)
-
-    def leave(self, record: StreamRecord) -> None:
-        self.requests.move(record, Event.CANCEL)
-        self.queue.left(record, self.now)
-        self.queue.left(record, self.now)
-
-    @precondition(lambda self: self.running)
-    @rule()
-    def finish(self) -> None:
-        record = self.running.pop(0)
-        record.prefilled_tokens = len(record.submit.prompt)
-        self.queue.observe(record, self.now)
-        self.queue.charge_actual(record, self.now)
-
-    @invariant()
-    def bounds_and_books_agree(self) -> None:
-        waiting = list(self.waiting.values())
-        assert len(self.queue) == len(waiting)
-        assert self.queue.room == LIMIT - len(waiting)
-        assert self.queue.prompt_tokens == sum(len(record.submit.prompt) for record in waiting)
-        for tenant in "AB":
-            count_ = sum(record.request.tenant == tenant for record in waiting)
-            assert self.queue.waiting_of(tenant) == count_
-            assert self.queue.room_of(tenant) == 3 - count_
-        assert self.queue.tenants == len({record.request.tenant for record in waiting})
-        oldest = min((record.queued_at for record in waiting), default=self.now)
-        assert self.queue.oldest_seconds(self.now) == self.now - oldest
-        statistics = self.queue.statistics(self.now)
-        assert (statistics.requests, statistics.prompt_tokens) == (len(waiting), self.queue.prompt_tokens)
-        assert sum(flow.requests for flow in statistics.flows) == len(waiting)
-
-
-TestIntake = IntakeMachine.TestCase
-TestIntake.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
-
-
-def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
-    """Admission checks first."""
-    queue = empty_queue(IntakeConfig(max_queue=1))
-    queue.push(make_record(1), 0.0)
-    with pytest.raises(AssertionError):
-        queue.push(make_record(2), 0.0)
 
 
 @given(arrivals=st.lists(st.tuples(st.sampled_from("AAABC"), st.integers(1, 3)), max_size=20))

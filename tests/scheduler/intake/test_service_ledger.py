@@ -57,18 +57,6 @@ def test_days_do_not_overflow() -> None:
     assert 100 <= attained(ledger, "T", now) <= 400
 
 
-def test_output_weighs_double_and_cached_tokens_nothing() -> None:
-    """VTC's weights on the engine's work: an agent's 10k of cached history cost it nothing."""
-    ledger = ServiceLedger(HALF_LIFE, 2.0)
-    one = ticket("T", tokens=10_000, output=100)
-    accounts = ledger.arrive(one)
-    ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
-    assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
-    ledger.observe(one, 300, 50, 0.0)
-    ledger.refund(one, 300, 50, 0.0)
-    assert attained(ledger, "T", 0.0) == 400
-
-
 @given(
     expected=st.integers(1, 5000),
     figures=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)), min_size=1, max_size=10),
@@ -93,20 +81,6 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
         assert (account.waiting, account.running) == (0, 0)
 
 
-@given(at=st.floats(0, 1e6), later=st.floats(0, 1e6))
-def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
-    """However long it ran, and over a rebase: nothing remains of a charge for nothing."""
-    ledger = ServiceLedger(HALF_LIFE, 2.0)
-    ledger.arrive(ticket("T", "waits", at=at))
-    one = ticket("T", tokens=1000, at=at)
-    ledger.arrive(one)
-    ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
-    serve(ledger, "other", 10, at + later)
-    ledger.observe(one, 0, 0, at + later)
-    ledger.refund(one, 0, 0, at + later)
-    assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
-
-
 def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
     """Not at zero, which would be a claim to all that the others ever had."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
@@ -114,15 +88,6 @@ def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
         serve(ledger, "worker", 100, 0.0)
     tenant, _ = ledger.arrive(ticket("newcomer"))
     assert 900 <= ledger.attained_tokens(tenant, 0.0) <= 1000
-
-
-def test_a_larger_debt_remains() -> None:
-    """A short absence does not reduce an account's service."""
-    ledger = ServiceLedger(HALF_LIFE, 2.0)
-    serve(ledger, "glutton", 10_000, 0.0)
-    serve(ledger, "other", 10, 0.0)
-    tenant, _ = ledger.arrive(ticket("glutton"))
-    assert ledger.attained_tokens(tenant, 0.0) == 10_000
 
 
 def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:

@@ -74,34 +74,6 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
 
 
 @pytest.mark.parametrize("level", ["tenants", "sessions"])
-def test_who_asks_again_is_passed_by_those_who_wait_but_not_by_all_who_are_still_to_come(level: str) -> None:
-    """Newcomers arrive twice as fast as requests are served, each once. A flow that was served before waits
-    for those that were there, and for some more; by the least account alone it would wait for all of them."""
-    server = Server(FairnessConfig(), seconds_per_token=0.0)
-    names = count()
-
-    def newcomers(number: int) -> None:
-        for _ in range(number):
-            name = f"newcomer {next(names)}"
-            server.push(ticket(name) if level == "tenants" else ticket("T", name))
-
-    def again() -> Ticket:
-        one = ticket("veteran") if level == "tenants" else ticket("T", "veteran")
-        server.push(one)
-        return one
-
-    again()
-    server.serve()
-    newcomers(20)
-    one = again()
-    for turn in count():
-        assert turn < 100
-        newcomers(2)
-        if server.serve() is one:
-            break
-
-
-@pytest.mark.parametrize("level", ["tenants", "sessions"])
 def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
     """Each newcomer has less service than the flow. That flow is served once its patience is over, and no
     more often."""

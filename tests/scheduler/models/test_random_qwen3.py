@@ -23,9 +23,7 @@ from scheduler.models.random_qwen3 import (
     EOS_TOKEN_ID,
     TINY,
     ensure_model,
-    model_digest,
     random_weights,
-    user_cache_folder,
     write_model,
 )
 
@@ -93,15 +91,6 @@ def test_an_early_word_changes_the_answer_to_a_long_prompt(folder: Path) -> None
     assert greedy(model, red, 8)[0] != greedy(model, blue, 8)[0]
 
 
-def test_mlx_lm_knows_the_model_by_its_own_means(folder: Path) -> None:
-    """End of answer, tool parser, thinking and streaming detokenizer are inferred, not configured."""
-    tokenizer = load(str(folder))[1]
-    assert tokenizer.eos_token_ids == {EOS_TOKEN_ID}
-    assert tokenizer.has_tool_calling
-    assert tokenizer.has_thinking
-    assert type(tokenizer.detokenizer).__name__ == "BPEStreamingDetokenizer"
-
-
 def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
     """ "13M" means one shape and one KV size; a ratio measured on another is not comparable."""
     assert (BENCH_13M.hidden, BENCH_13M.layers, BENCH_13M.feed_forward) == (384, 6, 1152)
@@ -128,13 +117,6 @@ def test_a_model_is_made_once(folder: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert ensure_model(TINY, "tiny", folder.parent) == folder
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
-def test_another_shape_has_another_folder(folder: Path) -> None:
-    """The folder's name carries the digest, so a new version never reads what an old one wrote."""
-    other = replace(TINY, layers=1)
-    assert model_digest(other) != model_digest(TINY)
-    assert ensure_model(other, "embedded", folder.parent) != folder
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
@@ -186,21 +168,6 @@ def test_a_folder_with_other_things_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is not this model"):
         write_model(replace(TINY, layers=1), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """That names the place."""
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("not a folder")
-    with pytest.raises(OSError, match="file"):
-        ensure_model(TINY, "tiny", in_the_way)
-
-
-def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
-    """XDG_CACHE_HOME, or the platform's own place below the home folder."""
-    xdg, home = str(tmp_path / "b"), str(tmp_path / "c")
-    assert user_cache_folder({"XDG_CACHE_HOME": xdg, "HOME": home}) == Path(xdg) / "penstock"
-    assert user_cache_folder({"HOME": home}).is_relative_to(home)
 
 
 def test_the_server_can_use_it_without_mlx(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
 
 from scheduler.models.random_qwen3 import (
@@ -20,11 +19,6 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 """Added but not special, as in Qwen3: they survive `skip_special_tokens`, so parsers see them."""
 
-ENGLISH = (
-    "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
-    "Water is a precious resource; we should use it carefully, and share it among all who need it. "
-    "What is the capital of France, and how many people live there today?"
-)
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
@@ -48,26 +42,6 @@ def test_it_loads_as_a_fast_tokenizer_with_exactly_8192_tokens(tokenizer: Any) -
     added = tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS, *MARKUP_TOKENS])
     assert added == list(range(FIRST_ADDED_TOKEN_ID, TINY.vocabulary))
     assert (TOKENIZER_FOLDER / "tokenizer.json").stat().st_size < 600_000
-
-
-@pytest.mark.parametrize(
-    "text", [ENGLISH, "naïve café — 你好 🦊\n\n\tx = 1", '{"a": [1, 2]}', "a\x00b \r\n  c"]
-)
-def test_text_comes_back_as_it_went_in(tokenizer: Any, text: str) -> None:
-    """Byte-level: nothing is unknown, nothing is lost."""
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_english_takes_fewer_than_a_token_for_three_characters(tokenizer: Any) -> None:
-    """So that a prompt of a given length costs about as much as with a real model."""
-    assert len(ENGLISH) / len(tokenizer.encode(ENGLISH)) > 3
-
-
-def test_markup_survives_where_special_tokens_are_skipped(tokenizer: Any) -> None:
-    """Parsers of reasoning and tool calls read decoded text, as with Qwen3."""
-    ids = tokenizer.encode("<think>x</think><tool_call></tool_call><|im_end|>")
-    assert len(ids) == 6
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>x</think><tool_call></tool_call>"
 
 
 def test_a_conversation_is_rendered_as_chatml(tokenizer: Any) -> None:
@@ -116,16 +90,3 @@ def test_tools_calls_and_their_results_are_rendered_as_hermes_does(tokenizer: An
         "<|im_start|>user\n<tool_response>\nsun\n</tool_response>\n"
         "<tool_response>\nrain\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
-        {"role": "critic", "content": "Hm."},
-    ],
-)
-def test_what_the_template_cannot_render_is_refused(tokenizer: Any, message: dict[str, Any]) -> None:
-    """No part of a request is dropped silently."""
-    with pytest.raises(TemplateError, match=r"image_url|critic"):
-        render(tokenizer, message)

@@ -7,7 +7,6 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from scheduler.errors import LinkError
 from scheduler.processes.channel import Channel, EngineGone
 from scheduler.shared.framing import encode, engine_inbound
 from scheduler.shared.messages import Cancel, Loading
@@ -60,22 +59,6 @@ async def test_messages_arrive_in_order_and_then_the_end_of_the_engine() -> None
             await channel.receive()
 
 
-@trio_test
-async def test_a_reset_is_the_end_of_the_engine_too() -> None:
-    """A process killed with unread data resets its socket instead of closing it."""
-    with pytest.raises(EngineGone):
-        await Channel(ResetStream()).receive()
-
-
-@trio_test
-async def test_bytes_that_are_no_message_are_a_link_error() -> None:
-    """The supervisor distinguishes a broken engine from a dead one."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    await theirs.send_all(b"\x00\x00\x00\x01\xc1")
-    with pytest.raises(LinkError):
-        await Channel(ours).receive()
-
-
 @pytest.mark.parametrize("closed_by_us", [False, True])
 @trio_test
 async def test_sending_after_the_engine_is_gone_goes_nowhere(closed_by_us: bool) -> None:
@@ -110,17 +93,3 @@ async def test_the_writer_sends_what_has_gathered_at_once() -> None:
         nursery.cancel_scope.cancel()
     commands = [list(engine_inbound().feed(data)) for data in stream.sent]
     assert commands == [[Cancel(1), Cancel(2)], [Cancel(3), Cancel(4), Cancel(5)]]
-
-
-@trio_test
-async def test_an_idle_writer_wakes_for_a_message() -> None:
-    """Nothing is lost between two messages."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    channel = Channel(ours)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(channel.write_forever)
-        for request_id in range(3):
-            await trio.testing.wait_all_tasks_blocked()
-            channel.send_nowait(Cancel(request_id))
-            assert list(engine_inbound().feed(await theirs.receive_some())) == [Cancel(request_id)]
-        nursery.cancel_scope.cancel()

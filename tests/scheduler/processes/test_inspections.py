@@ -110,23 +110,6 @@ async def test_a_clear_is_never_answered_from_memory(autojump_clock: trio.testin
 
 
 @trio_test
-async def test_a_viewer_that_leaves_takes_nobody_with_it(autojump_clock: trio.testing.MockClock) -> None:
-    engine = Engine()
-    found: list[Inspection] = []
-
-    async def other() -> None:
-        found.append(await engine.view())
-
-    async with trio.open_nursery() as nursery:
-        with trio.move_on_after(0.5):
-            nursery.start_soon(other)
-            await engine.view()
-        engine.answer()
-    assert len(found) == 1
-    assert len(engine.asked) == 1
-
-
-@trio_test
 async def test_a_dead_engine_fails_all_viewers_and_the_next_one_is_asked(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

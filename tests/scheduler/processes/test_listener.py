@@ -90,18 +90,6 @@ def test_the_right_token_gets_through_with_what_follows_it() -> None:
     run(main)
 
 
-def test_a_machine_may_dial_again() -> None:
-    """Its engine has ended, and the next one has the same token."""
-
-    async def main() -> None:
-        async with door() as at:
-            for _ in range(2):
-                assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
-            assert len(at.arrived) == 2
-
-    run(main)
-
-
 @pytest.mark.parametrize("frame", [hello(SECRET), hello(role="rank 1")], ids=["token", "role"])
 def test_a_stranger_is_refused(frame: bytes) -> None:
     async def main() -> None:
@@ -114,23 +102,6 @@ def test_a_stranger_is_refused(frame: bytes) -> None:
             assert at.arrived == []
 
     run(main)
-
-
-def test_another_version_is_refused_by_name() -> None:
-    """To the dialer, and in the log of the operator, who has to install one of the two."""
-    ahead = PROTOCOL_VERSION + 1
-    sentence = f"host mac-2 speaks protocol {ahead}, this server {PROTOCOL_VERSION}"
-
-    async def main() -> None:
-        async with door() as at:
-            stream = await at.dial(hello(version=ahead))
-            assert await reply(stream) == HelloReply(PROTOCOL_VERSION, sentence)
-            assert await closed(stream)
-            assert at.arrived == []
-
-    with capture_logs() as logs:
-        run(main)
-    assert [entry["reason"] for entry in logs] == [sentence]
 
 
 @pytest.mark.parametrize("sent", [b"", hello(SECRET)[:-1]], ids=["nothing", "all but a byte"])
@@ -182,17 +153,6 @@ def test_the_sixty_fifth_stranger_is_closed_at_once_and_the_others_are_not() -> 
             await trio.sleep(IDENTIFY_SECONDS)
             assert at.listener.unidentified == 0
             assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
-
-    run(main)
-
-
-def test_identified_connections_take_no_strangers_room() -> None:
-    async def main() -> None:
-        async with door() as at:
-            for _ in range(2 * MOST_UNIDENTIFIED):
-                await at.dial(hello())
-            assert len(at.arrived) == 2 * MOST_UNIDENTIFIED
-            assert at.listener.unidentified == 0
 
     run(main)
 

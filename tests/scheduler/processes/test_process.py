@@ -156,19 +156,6 @@ def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
     engine.assert_gone()
 
 
-def test_a_fault_of_the_tests_is_a_crash(make_engine: Callable[..., RealEngine]) -> None:
-    """`Faults.die_at_step` ends the process as SIGSEGV does; messages sent before can still be read."""
-
-    async def session(channel: Channel) -> None:
-        await started(channel)
-        channel.send_nowait(request(1, [1], 9))
-        assert len(await until_gone(channel)) == 3
-
-    engine = make_engine(in_engine_process(Faults(die_at_step=4)))
-    assert trio.run(engine.run, session).returncode == -signal.SIGSEGV
-    engine.assert_gone()
-
-
 @pytest.mark.parametrize("step_seconds", [0.0, 30.0], ids=["idle", "in a step"])
 @pytest.mark.parametrize("way", ["returns", "raises", "is cancelled"])
 def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_seconds: float) -> None:

@@ -51,21 +51,6 @@ def asked(prompt: ChatPrompt) -> dict[str, Any]:
     return spy.asked
 
 
-def test_the_embedded_template_writes_tools_calls_and_results() -> None:
-    """A whole agent's turn, arguments as JSON."""
-    text = HubTokenizer(TOKENIZER_FOLDER).render(ChatPrompt(TURN, tools=(TOOL,)))
-    assert '"name": "get_time"' in text
-    assert '{"name": "get_time", "arguments": {"zone": "UTC"}}' in text
-    assert "<tool_response>\n12:00\n</tool_response>" in text
-    assert text.endswith("<|im_start|>assistant\n")
-
-
-def test_the_last_message_can_be_continued() -> None:
-    """No end of turn, no new turn."""
-    prompt = ChatPrompt((*TURN[:2], {"role": "assistant", "content": "It is"}), continue_final=True)
-    assert HubTokenizer(TOKENIZER_FOLDER).render(prompt).endswith("It is")
-
-
 def test_reasoning_is_switched_by_the_names_that_templates_know() -> None:
     """No option if the client sets none; and the client's own template options win."""
     assert "enable_thinking" not in asked(ChatPrompt(TURN))

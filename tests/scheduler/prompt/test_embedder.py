@@ -27,14 +27,6 @@ def pooling(folder: Path, **content: Any) -> Path:
     return folder
 
 
-def test_a_chat_model_is_no_embedder(tmp_path: Path) -> None:
-    """Nor is a folder with all files of one, where the operator says so."""
-    folder = write_embedder(tmp_path / "model")
-    assert inspect(folder, "chat").kind == "chat"
-    (folder / "modules.json").unlink()
-    assert inspect(folder).kind == "chat"
-
-
 @pytest.mark.parametrize(("tokens", "named"), [("last", "lasttoken"), ("mean", "mean")])
 def test_both_spellings_of_pooling_are_read(tokens: PooledTokens, named: str, tmp_path: Path) -> None:
     """A switch for each mode, and sentence-transformers 5.4's one name."""
@@ -108,16 +100,6 @@ def test_a_folder_that_says_nothing_gets_the_convention_of_the_task(tmp_path: Pa
     tokenizer["model"]["vocab"] |= {"yes": 40, "no": 41}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert embedder_in(folder, "rerank").answers == (40, 41)
-
-
-def test_a_folder_without_an_answer_is_no_reranker(tmp_path: Path) -> None:
-    folder = write_embedder(tmp_path / "model")
-    (folder / "modules.json").unlink()
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"].pop("yes", None)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(StartupError, match="'yes' is no token"):
-        inspect(folder, "rerank")
 
 
 def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,9 @@ from scheduler.prompt.chat_template import Renderer, renderer
 from scheduler.prompt.generic_tools import description, has_system_turn, rewritten
 from scheduler.prompt.template_reading import fitted, reading_of
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, Message, Tool, ToolChoice
+from scheduler.request import ChatPrompt, Message
 from tests.examples import examples
+from tests.scheduler.prompt.composed_templates import loops
 from tests.scheduler.prompt.test_chat_template import CALL, TOOL, TURN
 
 CHATML = (
@@ -71,18 +73,6 @@ def rendered(template: str, prompt: ChatPrompt) -> str:
     return render_of(template)(rewritten(prompt, system_turn=system_turn(template)))
 
 
-def test_a_turn_with_a_tool_in_a_template_that_has_none() -> None:
-    """The description after the system prompt, the call as the reader reads it, the result from the user."""
-    assert rendered(CHATML, ChatPrompt(TURN, tools=(TOOL,))) == (
-        f"<|im_start|>system\nBe kind.\n\n{description((TOOL,))}<|im_end|>\n"
-        "<|im_start|>user\nWhat time is it?<|im_end|>\n"
-        '<|im_start|>assistant\n<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n'
-        "</tool_call><|im_end|>\n"
-        "<|im_start|>user\n<tool_response>\n12:00\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-
-
 def test_a_template_without_a_system_role_has_all_in_the_first_question() -> None:
     """And what follows each other in one role is one turn."""
     assert not system_turn(NO_SYSTEM)
@@ -102,73 +92,18 @@ def test_a_template_without_a_system_role_has_all_in_the_first_question() -> Non
     )
 
 
-def test_the_description_names_each_tool_on_a_line() -> None:
-    """With its schema, whatever letters are in it."""
-    other = Tool("café", "Küche\nund mehr", {"type": "object", "properties": {"ä": {"type": "string"}}})
-    text = description((TOOL, other))
-    lines = text[text.index("<tools>") : text.index("</tools>")].splitlines()[1:]
-    assert len(lines) == 2
-    assert '"name": "café"' in lines[1]
-    assert '"ä"' in lines[1]
-
-
-def test_a_conversation_without_tools_is_left_alone() -> None:
-    """As the client wrote it; and with tool_choice none a history of calls is still text."""
-    prompt = ChatPrompt(TURN[:2])
-    assert rewritten(prompt, system_turn=False) is prompt
-    unoffered = rendered(CHATML, ChatPrompt(TURN, tools=(TOOL,), tool_choice=ToolChoice.NONE))
-    assert "# Tools" not in unoffered
-    assert "<tool_response>\n12:00" in unoffered
-
-
-def test_a_begun_answer_is_continued() -> None:
-    """Its last words are the prompt's."""
-    prompt = ChatPrompt(
-        (*TURN, {"role": "assistant", "content": "It is"}), tools=(TOOL,), continue_final=True
-    )
-    assert rendered(CHATML, prompt).rstrip().removesuffix("<|im_end|>").endswith("It is")
-
-
-texts = st.text("ab <\n", min_size=1, max_size=6)
-calls = st.lists(
-    st.fixed_dictionaries(
-        {"name": st.just("get_time"), "arguments": st.dictionaries(texts, texts, max_size=2)}
-    ),
-    max_size=2,
-)
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> tuple[list[Message], list[int]]:
-    """Messages as agents send them, and after how many of them a model was asked."""
-    messages: list[Message] = []
-    asked: list[int] = []
-    if draw(st.booleans()):
-        messages.append({"role": "system", "content": draw(texts)})
-    messages.append({"role": "user", "content": draw(texts)})
-    if draw(st.booleans()):
-        messages.append({"role": "system", "content": draw(texts)})
-    for _ in range(draw(st.integers(1, 4))):
-        asked.append(len(messages))
-        called = [{"id": "1", "type": "function", "function": call} for call in draw(calls)]
-        answer: Message = {"role": "assistant", "content": "" if called else draw(texts)}
-        messages.append({**answer, "tool_calls": called} if called else answer)
-        messages.extend({"role": "tool", "content": draw(texts), "tool_call_id": "1"} for _ in called)
-        if not called or draw(st.booleans()):
-            messages.append({"role": "user", "content": draw(texts)})
-    return messages, [*asked, len(messages)]
-
-
 @BY_TEMPLATE
 @settings(deadline=None, derandomize=True, max_examples=examples(60))
-@given(conversation=conversations())
-def test_each_turns_prompt_begins_with_the_one_before(
-    name: str, conversation: tuple[list[Message], list[int]]
-) -> None:
-    """So that the prefix cache has all of it; a template's own trimming is the only difference."""
-    messages, asked = conversation
+@given(prompt=loops(), told=st.sampled_from([0, 1, 2]))
+def test_each_turns_prompt_begins_with_the_one_before(name: str, prompt: ChatPrompt, told: int) -> None:
+    """So that the prefix cache has all of it. `told`: where a system message stands, if there is one."""
+    messages = list(prompt.messages)
+    if told:
+        messages.insert(told - 1, {"role": "system", "content": "be kind"})
+    asked = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
     prompts = [
-        rendered(TEMPLATES[name], ChatPrompt(tuple(messages[:count]), tools=(TOOL,))) for count in asked
+        rendered(TEMPLATES[name], replace(prompt, messages=tuple(messages[:count])))
+        for count in [*asked, len(messages)]
     ]
     for before, after in pairwise(prompts):
         assert after.startswith(before)
@@ -233,8 +168,3 @@ def test_a_model_is_native_generic_or_without(
 
 def without_template(config: str) -> str:
     return json.dumps({name: value for name, value in json.loads(config).items() if name != "chat_template"})
-
-
-def test_the_embedded_model_is_native() -> None:
-    """Its template writes tools, and its syntax is known."""
-    assert HubTokenizer(TOKENIZER_FOLDER).answer_format.tool_calls == "native"

@@ -3,63 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.chat_template import alternating, renderer, strict
-from scheduler.prompt.template_reading import fitted, reading_of
-from scheduler.request import ChatPrompt, Message
-
-# As Qwen3.5 and Gemma write theirs.
-SYSTEM_FIRST = (
-    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
-    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
-)
-ALTERNATING = (
-    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}\n"
-    "{% set messages = messages[1:] %}{% endif %}"
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
-)
-OPENCODE: tuple[Message, ...] = (
-    {"role": "system", "content": "You write titles."},
-    {"role": "user", "content": "Generate a title:"},
-    {"role": "user", "content": "What does note.txt say?"},
-)
-
-
-def rendered(template: str, *messages: Message) -> str:
-    tokenizer: Any = AutoTokenizer.from_pretrained(Path(TOKENIZER_FOLDER))
-    tokenizer.chat_template = template
-    render = renderer(tokenizer, None)
-    assert render is not None
-    return fitted(render, reading_of(render))(ChatPrompt(messages))
-
-
-def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
-    """Only strict templates get changed messages."""
-    assert rendered(SYSTEM_FIRST, *OPENCODE) == (
-        "<system>You write titles.\n<user>Generate a title:\n<user>What does note.txt say?\n<assistant>"
-    )
-
-
-def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
-    """With the error of the unchanged order."""
-    resulting: tuple[Message, ...] = (
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b"},
-        {"role": "tool", "content": "c"},
-    )
-    with pytest.raises(Exception, match="must alternate"):
-        rendered(ALTERNATING, *resulting)
+from scheduler.prompt.chat_template import alternating, strict
+from scheduler.request import Message
 
 
 def test_answers_in_a_row_are_one_with_all_thoughts_and_calls() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from scheduler.errors import StartupError
 from scheduler.prompt.model_folder import ModelFolder, check_type, find, inspect
-from scheduler.shared.folder.mlx_lm_module import module_of
 from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
@@ -54,11 +53,6 @@ def test_every_way_of_naming_the_end_is_understood(
 ) -> None:
     """One id, a list, in either file, zero, null, nowhere."""
     assert inspect(write(tmp_path, config, generation)).eos_token_ids == eos
-
-
-def test_a_null_text_config_is_none(tmp_path: Path) -> None:
-    """Some exporters write every key of the class."""
-    assert inspect(write(tmp_path, {"vocab_size": 9, "text_config": None})).vocabulary == 9
 
 
 def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
@@ -122,13 +116,6 @@ def test_gguf_is_refused_with_what_to_do(model: str, tmp_path: Path, monkeypatch
     assert find("folder").is_dir()
 
 
-def test_a_name_that_the_hub_cannot_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub's library checks the form of a name before it asks."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(StartupError, match=r"^--model: .* is no hub id"):
-        find("owner/not a name")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -143,26 +130,6 @@ def test_a_name_that_the_hub_cannot_have_is_refused(tmp_path: Path, monkeypatch:
 def test_a_value_of_a_wrong_type_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"config\.json has a value of a wrong type"):
         inspect(write(tmp_path, wrong))
-
-
-def test_a_path_that_cannot_be_looked_at_is_refused() -> None:
-    """The system refuses a name of 5,000 characters, as it does a folder that may not be read."""
-    with pytest.raises(StartupError, match="cannot be read: "):
-        find("/" + "x" * 5000)
-
-
-def test_a_model_with_code_of_its_own_is_recognised(tmp_path: Path) -> None:
-    assert inspect(write(tmp_path, {"model_file": "own.py"})).brings_code
-
-
-def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
-    """YaRN lengthens it; an operator names up to that."""
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
-    write(tmp_path, {"model_type": "qwen3", "max_position_embeddings": 256, "rope_scaling": yarn})
-    assert inspect(tmp_path).context_tokens == 1024
-    assert inspect(tmp_path, max_model_len=300).context_tokens == 300
-    with pytest.raises(StartupError, match="--max-model-len 1025"):
-        inspect(tmp_path, max_model_len=1025)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "mistral", "nemotron-nas", "lfm2-vl"])
@@ -180,11 +147,3 @@ def test_an_unknown_type_is_named_with_what_to_do(model_type: str) -> None:
 def test_a_config_without_a_type_is_refused() -> None:
     with pytest.raises(StartupError, match="names no model_type"):
         check_type("")
-
-
-def test_the_class_decides_where_mlx_lm_asks_for_it() -> None:
-    """One type may have two modules."""
-    by_type, by_class = module_of("bailing_hybrid"), module_of("bailing_hybrid", ["BailingMoeV3ForCausalLM"])
-    assert by_type is not None
-    assert by_class is not None
-    assert (by_type.name, by_class.name) == ("bailing_hybrid", "bailing_moe_v3")

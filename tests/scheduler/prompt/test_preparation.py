@@ -14,7 +14,7 @@ from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import MOST_BOUNDARIES, Preparation, boundaries_of
 from scheduler.request import ChatPrompt, GenerationRequest, Hold, Sampling, TextPrompt, TokenPrompt
-from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
 
 FRAME = len("<user>\n<assistant>")
@@ -96,20 +96,6 @@ def test_a_prompt_that_fits_is_not_refused_however_long_its_tokens_are(context: 
     assert prepared.submit.prompt.tolist() == ids.tolist() == [*b" x"]
 
 
-def test_a_text_to_be_counted_is_tokenized_however_long() -> None:
-    """`/tokenize` and `count_tokens` return the number, whether or not it would fit."""
-    preparation = Preparation(ByteTokenizer(), folder(context=100))
-    assert bytes(preparation.tokenize(TextPrompt("x" * 300)).tolist()) == b"x" * 300
-
-
-def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
-    """Both lists, each id once, sorted; none if the request ignores the end of sequence."""
-    preparation = Preparation(ByteTokenizer(), folder())
-    assert preparation.prepare(ask()).submit.stop_token_ids == (7, 8, EOS)
-    assert preparation.prepare(replace(ask(), ignore_eos=True)).submit.stop_token_ids == ()
-    assert preparation.context_tokens == 100
-
-
 @pytest.mark.parametrize(("token", "accepted"), [(-1, False), (0, True), (8191, True), (8192, False)])
 def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> None:
     """Refused under the parameter's name: in the engine it would break the step for all rows."""
@@ -158,13 +144,6 @@ def test_a_configuration_without_a_vocabulary_leaves_it_to_the_tokenizer() -> No
 
 
 _SPECIAL = frozenset({0, 1, 2})
-
-
-def test_each_run_of_special_tokens_is_a_boundary() -> None:
-    """<start>system text<end> <start>user text<end> <start>assistant: the end of each text, the start of
-    each turn, and the point before the generation prompt."""
-    tokens = [0, 10, 11, 1, 9, 0, 12, 13, 1, 9, 0, 14]
-    assert boundaries_of(tokens, _SPECIAL) == (3, 5, 8, 10)
 
 
 @settings(derandomize=True, deadline=None)

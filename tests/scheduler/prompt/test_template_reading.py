@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, TextPrompt, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, TextPrompt
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
 from tests.fakes.served_tokenizers import TEMPLATE, write_tokenizer
@@ -32,79 +32,12 @@ from tests.scheduler.prompt.composed_templates import (
     templates,
 )
 
-LLAVA = (
-    "{% for message in messages %}{% if message['role'] != 'system' %}"
-    "{{ message['role'].upper() + ': '}}{% endif %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}"
-    "{% endfor %}{% if message['role'] != 'assistant' %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{{ content['text'] + ' '}}{% endfor %}{% else %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
-"""Published with llava-hf/llava-1.5-7b-hf."""
-
 
 def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = None) -> HubTokenizer:
     write_tokenizer(folder, kind, template=template)
     for name, content in (files or {}).items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return HubTokenizer(folder)
-
-
-def test_a_template_that_reads_parts_gets_parts(tmp_path: Path) -> None:
-    """As its makers' own processor passes them."""
-    tokenizer = served(tmp_path, LLAVA)
-    question: Message = {"role": "user", "content": "What is 2+2?"}
-    assert tokenizer.render(ChatPrompt((question,))) == "USER: What is 2+2? ASSISTANT:"
-    assert tokenizer.template_reading.parts >= {"user", "system", "assistant"}
-    begun: Message = {"role": "assistant", "content": "It is"}
-    assert tokenizer.render(ChatPrompt((question, begun), continue_final=True)).endswith("It is")
-
-
-def test_a_template_that_reads_texts_is_left_alone(tmp_path: Path) -> None:
-    """Only what it drops is changed."""
-    assert served(tmp_path, TEMPLATE).template_verdicts == ()
-
-
-def test_a_template_that_writes_no_question_is_refused_by_name(tmp_path: Path) -> None:
-    """For chats; the model still completes texts."""
-    tokenizer = served(tmp_path, "{% for m in messages %}<|{{ m.role }}|>{% endfor %}")
-    with pytest.raises(TemplateFailed, match="role user"):
-        tokenizer.render(ChatPrompt(({"role": "user", "content": "hi"},)))
-
-
-_CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
-_TURN: tuple[Message, ...] = (
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-    {"role": "tool", "content": "word-result", "tool_call_id": "1"},
-)
-
-
-def _results_where(condition: str) -> str:
-    """A template that writes tools' results on a condition."""
-    return (
-        "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
-        "{% if m.role != 'tool' or " + condition + " %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
-        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
-    )
-
-
-def test_a_template_that_drops_results_gets_the_generic_tools(tmp_path: Path) -> None:
-    """A result that the model never sees would be asked for again."""
-    tokenizer = served(tmp_path, _results_where("false"))
-    assert tokenizer.answer_format.tool_calls == "generic"
-    assert "word-result" in tokenizer.render(ChatPrompt(_TURN, tools=(Tool("look"),)))
-
-
-@pytest.mark.parametrize("file", ["chat_template", "processor_config"])
-def test_a_processors_template_is_read_where_the_tokenizer_has_none(tmp_path: Path, file: str) -> None:
-    """Mistral-Small-3.1 and LLaVA have theirs only there."""
-    tokenizer = served(tmp_path, None, files={file: {"chat_template": LLAVA}})
-    question: Message = {"role": "user", "content": "hi"}
-    assert tokenizer.render(ChatPrompt((question,))) == "USER: hi ASSISTANT:"
 
 
 def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None:
@@ -135,62 +68,6 @@ def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts
         assert places == sorted(places)
         if prompt.continue_final:
             assert text.endswith(spoken[-1]["content"])
-
-
-def test_a_template_that_raises_at_what_it_is_asked_at_the_start_is_served(tmp_path: Path) -> None:
-    """Here at the empty question that would open a conversation."""
-    raises = "{% for m in messages %}{{ m.content or [].append(1) }}{% endfor %}"
-    assert rendered(tmp_path, raises, ("user", "hi")) == "hi"
-
-
-def rendered(folder: Path, template: str, *messages: tuple[str, str], **options: Any) -> str:
-    spoken: list[Message] = [{"role": role, "content": words} for role, words in messages]
-    return served(folder, template).render(ChatPrompt(tuple(spoken), **options))
-
-
-def test_a_system_message_is_where_the_template_does_not_lose_it(tmp_path: Path) -> None:
-    """In Mistral's place of 2023 before the last question, but in the first one before a prefill."""
-    template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content %}"
-        "{% elif m.role == 'user' %}[INST] {% if loop.last and ns.system %}{{ ns.system }} {% endif %}"
-        "{{ m.content }}[/INST]{% else %}{{ m.content }}{% endif %}{% endfor %}"
-    )
-    template = "{% set ns = namespace(system='') %}" + template
-    turns = (("system", "Be kind."), ("user", "a"), ("assistant", "b"))
-    assert rendered(tmp_path, template, *turns, ("user", "c")) == "[INST] a[/INST]b[INST] Be kind. c[/INST]"
-    assert rendered(tmp_path, template, *turns, continue_final=True) == "[INST] Be kind.\n\na[/INST]b"
-    assert rendered(tmp_path, template, turns[0]) == "[INST] Be kind.[/INST]"
-
-
-def test_several_system_messages_are_joined_where_the_template_keeps_the_last(tmp_path: Path) -> None:
-    """As DeepSeek's does."""
-    template = (
-        "{% set ns = namespace(system='') %}{% for m in messages if m.role == 'system' %}"
-        "{% set ns.system = m.content %}{% endfor %}{{ ns.system }}"
-        "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    )
-    two = (("system", "One."), ("system", "Two."), ("user", "a"), ("user", "b"))
-    assert rendered(tmp_path, template, *two) == "One.\n\nTwo.<user>a\n\nb"
-    assert rendered(tmp_path, template, *two[1:]) == "Two.<user>a<user>b", "as sent, where nothing is lost"
-
-
-def test_results_that_the_template_writes_beside_tools_alone_are_refused_without(tmp_path: Path) -> None:
-    """By name: the model would call again."""
-    tokenizer = served(tmp_path, _results_where("tools"))
-    assert tokenizer.answer_format.tool_calls == "native"
-    assert "word-result" in tokenizer.render(ChatPrompt(_TURN, tools=(Tool("look"),)))
-    with pytest.raises(TemplateFailed, match="role tool"):
-        tokenizer.render(ChatPrompt(_TURN))
-
-
-def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
-    """Also what it does with thinking."""
-    template = (
-        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-        "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
-        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    )
-    assert served(tmp_path, template).template_verdicts == ("switches thinking",)
 
 
 @pytest.mark.parametrize(

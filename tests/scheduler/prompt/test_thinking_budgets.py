@@ -9,10 +9,7 @@ import pytest
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
-from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import (
     UNLIMITED_THINKING,
     ChatPrompt,
@@ -22,7 +19,6 @@ from scheduler.request import (
 )
 from scheduler.shared.messages import ThinkingBudget
 from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import KIMI_K3, MUSE, TOOLS, form
 
 HERMES = form("json_tools", "think")
@@ -132,14 +128,3 @@ def test_of_marks_with_a_common_beginning_what_follows_it_is_held_back() -> None
     assert budget.start == (256, *b"analysis", 257)
     assert budget.held == 1
     assert budget.end == (258, 259, *b"assistant")
-
-
-def test_the_embedded_model_s_marks_are_a_token_each() -> None:
-    """And its template opens reasoning where a client asks for it."""
-    tokenizer = HubTokenizer(EMBEDDED_FOLDER)
-    preparation = Preparation(tokenizer, FOLDER)
-    for enabled, opens in ((True, True), (False, False), (None, False)):
-        budget = preparation.prepare(request(9, Reasoning(enabled=enabled))).submit.thinking
-        assert budget is not None
-        assert (len(budget.start), len(budget.end), budget.opens) == (1, 1, opens)
-        assert tokenizer.decode(budget.end) == "</think>"

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer
 
-from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.token_pieces import TokenPieces
-from scheduler.prompt.tokenizer import HubTokenizer
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.scheduler.prompt.tokenizer_kinds import KINDS, MARKS, TEXT, Kind, kind
+from tests.fakes.served_tokenizers import KINDS, TEXTS, tokenizer_of
 
 _MEBIBYTE = 1 << 20
+MARKS = ("<|im_start|>", "<|im_end|>", "<|im_", "<think>", "</think>", "[INST]")
+
+
+class Kind:
+    """The part of a tokenizer that pieces need, with `MARKS` as special tokens, which overlap, one that the
+    normalizer may change, and some more."""
+
+    def __init__(self, name: str, *more: AddedToken) -> None:
+        self._library = Tokenizer.from_str(tokenizer_of(name)[1].to_str())
+        self._library.add_special_tokens([*(AddedToken(mark, normalized=False) for mark in MARKS), *more])
+        self._library.add_tokens([AddedToken("<tool_call>", normalized=True)])
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        added = self._library.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if not token.normalized}
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [one.ids for one in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+kind = cache(Kind)
 
 texts = st.lists(
     st.one_of(
-        st.sampled_from([*MARKS, "<tool_call>", " ", "  ", "\n", "<|", "|>", *TEXT[:4]]),
+        st.sampled_from([*MARKS, "<tool_call>", " ", "  ", "\n", "<|", "|>", *TEXTS]),
         st.text(max_size=12),
         st.characters(codec="utf-8"),
     ),
@@ -64,17 +85,6 @@ def test_marks_of_a_plain_text_are_text(name: str) -> None:
     assert pieces.encode_plain("").tolist() == []
 
 
-def test_the_embedded_model_is_tokenized_in_pieces() -> None:
-    """With its template's marks: the second time nothing is tokenized."""
-    hub = HubTokenizer(TOKENIZER_FOLDER)
-    pieces = TokenPieces(hub.encode_all, hub.cuts, _MEBIBYTE)
-    text = "".join(f"<|im_start|>user\n{line}<|im_end|>\n" for line in TEXT)
-    assert pieces.encode(text, "").tolist() == hub.encode(text)
-    once = pieces.statistics()
-    assert pieces.encode(text, "").tolist() == hub.encode(text)
-    assert pieces.statistics().tokens - once.tokens == pieces.statistics().kept_tokens - once.kept_tokens
-
-
 class Counted:
     """A tokenizer that counts the texts that it encodes."""
 
@@ -108,12 +118,6 @@ def test_a_turn_tokenizes_what_is_new_in_it() -> None:
     assert encoded == ["\n<user>the last one"]
 
 
-def test_a_piece_that_occurs_twice_is_encoded_once() -> None:
-    pieces, encoded = counted()
-    assert bytes(pieces.encode("a\nb\na\nb\na", "").tolist()) == b"a\nb\na\nb\na"
-    assert encoded == ["a", "\nb", "\na"]
-
-
 def test_salts_share_nothing() -> None:
     """Nobody learns from the time that a prompt takes what another tenant has sent."""
     pieces, encoded = counted()
@@ -134,21 +138,6 @@ def test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first() -> Non
     assert encoded == ["two"]
 
 
-def test_a_piece_larger_than_the_bound_is_not_kept() -> None:
-    pieces, encoded = counted(limit_bytes=1000)
-    pieces.encode("x" * 1000, "")
-    pieces.encode("x" * 1000, "")
-    assert encoded == ["x" * 1000] * 2
-    assert pieces.statistics().held_bytes == 0
-
-
-def test_without_room_nothing_is_kept() -> None:
-    pieces, encoded = counted(limit_bytes=0)
-    assert not pieces.works
-    pieces.encode("a\nb", "")
-    assert encoded == ["a\nb"]
-
-
 class Merging(Counted):
     """A tokenizer that merges across the marks that it names."""
 
@@ -160,18 +149,3 @@ def test_a_tokenizer_that_merges_across_its_marks_is_found_out() -> None:
     pieces = TokenPieces(Merging().encode_all, Merging().cuts, _MEBIBYTE)
     assert not pieces.works
     assert bytes(pieces.encode("word\nword", "").tolist()) == b"wor*ord"
-
-
-def test_marks_that_take_what_is_before_them_are_no_cuts(tmp_path: object) -> None:
-    """`lstrip` strips the piece before the mark: the hub's tokenizer names no marks then."""
-    hub = HubTokenizer(TOKENIZER_FOLDER)
-    assert hub.cuts
-    hub._backend.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    assert not hub.cuts
-
-
-def test_stripping_marks_are_found_out_by_trying() -> None:
-    """Also where a tokenizer names them as cuts."""
-    library = Kind(type(kind("gpt-2").library).from_str(kind("gpt-2").library.to_str()))
-    library.library.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    assert not TokenPieces(library.encode_all, library.cuts, _MEBIBYTE).works

@@ -3,7 +3,6 @@ strings and log-probabilities count the bytes that the client gets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -25,7 +24,7 @@ from scheduler.shared.messages import LogprobsOut
 from scheduler.structure import Pattern
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
-from tests.fakes.served_tokenizers import EXACT, KINDS, SPECIAL, tokenizer_of
+from tests.fakes.served_tokenizers import EXACT, KINDS, tokenizer_of
 from tests.scheduler.answer.notations import pieces_of
 
 thoroughly = settings(max_examples=examples(100), deadline=None)
@@ -74,12 +73,6 @@ def spaced(tokenizer: HubTokenizer, word: str = "reads") -> list[int]:
     ids = tokenizer.encode(f"The {word}")
     assert ids[: len(before)] == before
     return ids[len(before) :]
-
-
-@every_kind
-def test_a_vocabularys_kind_is_found_by_what_it_writes_and_reads(kind: str) -> None:
-    """Not by the name of its decoder, which may be another kind's."""
-    assert tokenizer_of(kind)[0].spelling is SPELLINGS[kind]
 
 
 @exact_kinds
@@ -132,24 +125,6 @@ def test_what_goes_on_after_a_text_is_the_rest_of_the_whole(kind: str, data: st.
         assert text.startswith(" ")
 
 
-@every_kind
-def test_a_continued_message_keeps_its_space_and_a_new_one_has_none(kind: str) -> None:
-    """A prefill is a text that goes on; an empty one is not."""
-    tokenizer, _ = tokenizer_of(kind)
-    ready, answer = preparation(kind), spaced(tokenizer)
-    question = {"role": "user", "content": "a"}
-
-    def text(begun: str | None) -> str:
-        messages = (question,) if begun is None else (question, {"role": "assistant", "content": begun})
-        prompt = ChatPrompt(messages, continue_final=begun is not None)
-        return answered(ready, GenerationRequest("", prompt), answer)[2]
-
-    assert text("The") == " reads"
-    dropped = tokenizer.decode(answer)
-    assert dropped == (" reads" if kind in ("byte-level", "tekken", "gemma") else "reads")
-    assert text(None) == dropped
-
-
 @exact_kinds
 @pytest.mark.parametrize(
     "prompt", [TextPrompt("The"), ChatPrompt(({"role": "user", "content": "a"},))], ids=["text", "chat"]
@@ -196,14 +171,6 @@ def test_log_probabilities_name_what_the_text_has(kind: str, prompt: Prompt) -> 
     ]
 
 
-@exact_kinds
-def test_a_stop_string_with_a_space_stops_where_the_text_has_it(kind: str) -> None:
-    """At the very beginning of what continues a text, too."""
-    answer = spaced(tokenizer_of(kind)[0], "yes")
-    request = GenerationRequest("", TextPrompt("The"), stop=(" yes",))
-    assert answered(preparation(kind), request, [*answer, *answer])[2] == ""
-
-
 @every_kind
 def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> None:
     """It gives no text, in which a string could be found. What is text stays a string."""
@@ -245,15 +212,6 @@ def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs
     assert ended(line, word, [other], word) == (" yes", " reads<|tool|>")
     assert ended(line, word, [other], word, included=True) == (" yes reads<|tool|>", " reads<|tool|>")
     assert ended(word, [mark, other], line, included=True) == (" reads yes", None)
-
-
-def test_every_token_of_the_special_ones_is_no_text() -> None:
-    """In all kinds."""
-    for kind in KINDS:
-        tokenizer, library = tokenizer_of(kind)
-        ids = [library.get_vocab()[token] for token in SPECIAL]
-        assert read(tokenizer.detokenizer(), ids) == ""
-        assert json.loads(tokenizer.to_json())
 
 
 @every_kind

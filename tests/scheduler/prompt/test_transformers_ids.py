@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, processors
 from transformers import AutoTokenizer
 
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, TEXTS, write_tokenizer
-from tests.scheduler.prompt.tokenizer_kinds import KINDS as FILE_KINDS
-from tests.scheduler.prompt.tokenizer_kinds import kind
 
 _TOOLS = (
     "{% for t in tools or [] %}<tool_call>{{ t | tojson }}{% endfor %}"
@@ -75,20 +73,19 @@ def test_a_conversation_has_the_ids_of_transformers(place: str, kind: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "NextYearsTokenizer"])
-@pytest.mark.parametrize("of_kind", FILE_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_text_has_the_ids_of_the_file_whatever_class_the_folder_names(
-    of_kind: str, name: str, tmp_path: Path
+    kind: str, name: str, tmp_path: Path
 ) -> None:
     """transformers 5 builds normalizer, pre-tokenizer and decoder anew from the class, or from the type in
     config.json, and keeps the truncation and the padding that the last call left in the file. The file is
     what the model was trained with; transformers 4 gives its ids, too."""
-    library = Tokenizer.from_str(kind(of_kind).library.to_str())
+    settings = {"tokenizer_class": name, "eos_token": "</s>", "legacy": False, "add_prefix_space": False}
+    library = write_tokenizer(tmp_path, kind, settings=settings)
     expected = [library.encode(text, add_special_tokens=False).ids for text in _WRITTEN]
     library.enable_truncation(5)
     library.enable_padding(length=64)
     library.save(str(tmp_path / "tokenizer.json"))
-    config = {"tokenizer_class": name, "eos_token": "<|im_end|>", "legacy": False, "add_prefix_space": False}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     assert HubTokenizer(tmp_path).encode_all(_WRITTEN) == expected
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.prefix_estimate import block_hashes
@@ -20,7 +19,6 @@ def make_record(
     prompt: list[int] | None = None,
     text: str = "hello",
     stop: tuple[str, ...] = (),
-    detokenizer: Detokenizer | None = None,
     arrived_at: float = 0.0,
     tenant: str = "",
     session: str | None = None,
@@ -40,7 +38,7 @@ def make_record(
     )
     tokens = compact(prompt or [1, 2, 3])
     submit = Submit(request_id, tokens, max_tokens, (EOS,), request.sampling, session=session)
-    pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
+    pipeline = AnswerPipeline(ByteTokenizer().detokenizer(), stop)
     prepared = Prepared(request, submit, lambda: [pipeline], block_hashes(tokens, request.cache_salt))
     return StreamRecord(prepared, submit, pipeline, arrived_at)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeVar
 
-import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -16,8 +14,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.text_stream import HEAVY, Heavy
-from scheduler.errors import DeadlineExceeded
-from scheduler.events import AnswerPiece, Failed, Finished, FinishReason, StreamEvent
+from scheduler.events import AnswerPiece, Finished, FinishReason, StreamEvent
 from scheduler.offload import Lane
 from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.lifecycle import State
@@ -102,30 +99,6 @@ async def test_what_exceeds_a_steps_budget_is_read_later_in_turns_by_tenant(
 
 
 @trio_test
-async def test_the_loop_runs_between_two_slices(autojump_clock: MockClock) -> None:
-    """However much is left, every task gets its turn after one budget."""
-    desk = Desk(cost=STEP_SECONDS * 0.6)
-    for number in range(1, 33):
-        desk.take(number)
-    seen: list[float] = []
-
-    async def watch() -> None:
-        while len(desk.read) < 32:
-            seen.append(desk.cpu)
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.reading.run)
-        await all_read()
-        desk.route(step(tokens=[(number, ord("a")) for number in range(1, 33)]))
-        nursery.start_soon(watch)
-        await all_read()
-        nursery.cancel_scope.cancel()
-    # Two slices may come between two turns of a task: trio shuffles what can run.
-    assert max(after - before for before, after in pairwise(seen)) <= 3 * STEP_SECONDS
-
-
-@trio_test
 async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: MockClock) -> None:
     """Its later tokens and its end wait behind it; its engine's slot does not."""
     desk = Desk()
@@ -149,81 +122,6 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
         FinishReason.LENGTH
     ]
     assert (heavy.state, desk.left, desk.ending) == (State.RETIRED, [heavy], [])
-
-
-@trio_test
-async def test_what_comes_behind_a_stop_string_in_a_worker_is_not_counted(autojump_clock: MockClock) -> None:
-    """As it is not where everything is read at once: the engine went on while nobody knew."""
-    desk = Desk()
-    record = desk.take(1, stop=("#",))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.reading.run)
-        await all_read()
-        for token in (ord("a"), HEAVY_TOKEN, ord("b"), ord("c")):
-            desk.route(step(tokens=[(1, token)]))
-        desk.gate.set()
-        await all_read()
-        nursery.cancel_scope.cancel()
-    events = events_of(record)
-    assert text_of(events) == "a"
-    [final] = finals_of(events)
-    assert isinstance(final, Finished)
-    assert (final.reason, final.stop_string, final.usage.output_tokens) == (FinishReason.STOP, "#", 2)
-    assert record.state is State.CANCELLING
-
-
-ENDS = ("the reader leaves", "its deadline passes", "its engine dies", "everything ends")
-
-
-@pytest.mark.parametrize("ended", [False, True], ids=["in a slot", "ended by its engine"])
-@pytest.mark.parametrize("end", ENDS)
-@trio_test
-async def test_a_request_may_end_while_a_worker_reads(
-    end: str, ended: bool, autojump_clock: MockClock
-) -> None:
-    """What the worker finds comes too late, or, if only the engine is gone, in its place."""
-    desk = Desk()
-    record = desk.take(1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.reading.run)
-        await all_read()
-        retired = [(1, "length")] if ended else []
-        desk.route(step(tokens=[(1, HEAVY_TOKEN)], retired=retired))  # type: ignore[arg-type]
-        await all_read()
-        assert record.state is (State.ENDING if ended else State.DECODING)
-        match end:
-            case "the reader leaves":
-                record.abandon()
-                desk.cancel(record)
-            case "its deadline passes":
-                record.fail(DeadlineExceeded("too late"))
-                desk.cancel(record)
-            case "its engine dies":
-                desk.lose_all()
-            case _:
-                nursery.cancel_scope.cancel()
-        desk.gate.set()
-        with trio.CancelScope(shield=True):
-            await all_read()
-        nursery.cancel_scope.cancel()
-    match end, ended:
-        case ("its engine dies", False):
-            assert (record.state, text_of(events_of(record))) == (State.AWAITING_ENGINE, "#")
-            desk.multiplexer.take(record)
-            desk.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
-            assert text_of(events_of(record)) == "b"
-        case ("its engine dies", True):
-            assert [type(event).__name__ for event in events_of(record)] == ["TextDelta", "Finished"]
-        case ("everything ends", _):
-            assert len(desk.ending) == ended
-            return
-        case ("its deadline passes", _):
-            assert [type(event) for event in events_of(record)] == [Failed]
-        case _:
-            assert events_of(record) == []
-    if desk.on_board:
-        desk.route(step(retired=[(1, "cancelled")]))
-    assert (record.state, desk.left, desk.ending) == (State.RETIRED, [record], [])
 
 
 _rows = st.lists(st.sampled_from("ab#E"), min_size=1, max_size=8).map("".join)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from scheduler.events import (
-    Failed,
     Finished,
     FinishReason,
     Prefilling,
@@ -72,29 +71,13 @@ def test_any_interleaving_gives_the_whole_text_in_order_and_one_end(
 def test_a_reader_that_comes_last_finds_at_most_one_event_of_each_kind(
     prefills: list[object], actions: list[object]
 ) -> None:
-    """The mailbox merges, so that what waits is bounded by the text itself."""
-    puts = [action for action in prefills + actions if action is not TAKE]
-    events = play(Mailbox(), puts)
-    assert len(events) <= 2
-    assert len({type(event) for event in events}) == len(events)
-
-
-def test_only_the_newest_progress_waits() -> None:
-    """A client wants to know where its prefill is, not where it was."""
-    mailbox = Mailbox()
-    for done in (1, 2, 3):
-        mailbox.put_progress(Prefilling(done, 3))
-    assert mailbox.take_nowait() == Prefilling(3, 3)
-    assert mailbox.take_nowait() is None
-
-
-def test_progress_is_no_news_once_there_is_text() -> None:
-    """It is dropped, not delivered after the text."""
-    mailbox = Mailbox()
-    mailbox.put_progress(Prefilling(3, 3))
-    mailbox.put(TextDelta("a"))
-    assert mailbox.take_nowait() == TextDelta("a")
-    assert mailbox.take_nowait() is None
+    """The mailbox merges, so that what waits is bounded by the text itself. Of progress only the newest is
+    news, and none once there is text."""
+    done = [action for action in prefills if isinstance(action, int)]
+    texts = [action for action in actions if isinstance(action, str)]
+    progress = [Prefilling(done[-1], 3)] if done and not any(texts) else []
+    text = [TextDelta("".join(texts))] if any(texts) else []
+    assert play(Mailbox(), [*done, *texts]) == [*progress, *text, END]
 
 
 @pytest.mark.parametrize("again", [END, None])
@@ -153,17 +136,6 @@ async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     assert [await stream.receive_choice() for _ in range(2)] == [(0, TextDelta("a")), (0, END)]
 
 
-def test_a_slow_reader_bounds_nobody_else() -> None:
-    """Putting never waits: mailboxes share nothing, and a full one does not exist."""
-    slow, quick = Mailbox(), Mailbox()
-    for _ in range(1000):
-        slow.put(TextDelta("s"))
-        quick.put(TextDelta("q"))
-        assert quick.take_nowait() == TextDelta("q")
-    assert slow.take_nowait() == TextDelta("s" * 1000)
-    assert not isinstance(slow.take_nowait(), Failed)
-
-
 pieces = st.one_of(
     st.text("ab", min_size=1, max_size=2).map(TextDelta),
     st.text("ab", min_size=1, max_size=2).map(ReasoningDelta),
@@ -200,19 +172,6 @@ def test_a_late_readers_log_probabilities_come_in_bounded_runs() -> None:
     events = [event for _ in range(5) if isinstance(event := mailbox.take_nowait(), TextDelta)]
     assert [len(event.logprobs) for event in events] == [32, 32, 32, 4]
     assert "".join([event.text for event in events]) == "a" * 100
-
-
-def test_a_late_reader_gets_one_event_a_run() -> None:
-    """Log-probabilities stay with their text."""
-    mailbox = Mailbox()
-    spelling = {1: b"a", 2: b"\xf0"}.__getitem__
-    entry, half = (TokenLogprobs.of(token, -0.5, (), spelling) for token in (1, 2))
-    for piece in (TextDelta("a", (entry,)), TextDelta("", (half,)), ReasoningDelta("b"), TextDelta("c")):
-        mailbox.put(piece)
-    assert mailbox.take_nowait() == TextDelta("a", (entry, half))
-    assert mailbox.take_nowait() == ReasoningDelta("b")
-    assert mailbox.take_nowait() == TextDelta("c")
-    assert mailbox.take_nowait() is None
 
 
 def _letters(events: Sequence[StreamEvent]) -> list[object]:

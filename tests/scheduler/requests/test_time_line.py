@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
-from scheduler.shared.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
+from scheduler.shared.messages import Counters, PrefillOut, StepOutput, WaitOut
 from tests.examples import examples
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import make_record
@@ -54,33 +54,6 @@ def test_it_says_what_it_waited_for_in_the_engine() -> None:
         ("prefill", 6.0, 7.0),
         ("decode", 7.0, 8.0),
     ]
-
-
-def test_a_preemption_and_a_death_are_seen_with_what_was_computed_again() -> None:
-    """The engine reports no chunks of a resumed answer: it is resumed until its next token."""
-    line = TimeLine(0.0)
-    line.enter(State.SUBMITTED, 0.0, engine="0")
-    line.enter(State.PREFILLING, 1.0)
-    line.chunk(1.0, 10)
-    line.enter(State.DECODING, 1.0)
-    line.enter(State.PREEMPTED, 2.0)
-    line.enter(State.PREFILLING, 3.0)
-    line.enter(State.DECODING, 4.0)
-    line.enter(State.AWAITING_ENGINE, 5.0)
-    line.enter(State.SUBMITTED, 6.0, engine="1")
-    line.enter(State.DECODING, 7.0)
-    assert told(line, 8.0) == [
-        ("queue", 0.0, 0.0),
-        ("prefill", 0.0, 1.0),
-        ("decode", 1.0, 2.0),
-        ("preempted", 2.0, 3.0),
-        ("resumed", 3.0, 4.0),
-        ("decode", 4.0, 5.0),
-        ("awaiting_engine", 5.0, 6.0),
-        ("resumed", 6.0, 7.0),
-        ("decode", 7.0, 8.0),
-    ]
-    assert [span.engine for span in line.spans(8.0)] == ["", *["0"] * 6, *["1"] * 2]
 
 
 EVENTS = st.lists(
@@ -158,25 +131,6 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
     ]
 
 
-def test_writing_never_raises_and_leaves_a_broken_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shown until then, and says what it raised; other lines go on."""
-    line = TimeLine(0.0)
-    line.enter(State.SUBMITTED, 1.0, engine="0")
-    with monkeypatch.context() as broken:
-        broken.setattr(TimeLine, "_end", lambda *_: 1 // 0)
-        line.enter(State.PREEMPTED, 2.0)
-    line.enter(State.SUBMITTED, 3.0, engine="1")
-    line.enter(State.WAITING, 3.0, "slot")
-    line.enter(State.PREFILLING, 3.0)
-    line.chunk(3.0, 5)
-    line.enter(State.DECODING, 4.0)
-    line.enter(State.AWAITING_ENGINE, 5.0)
-    assert told(line, 6.0) == [("queue", 0.0, 1.0), ("submitted", 1.0, 6.0)]
-    with pytest.raises(ZeroDivisionError):
-        line.check()
-    TimeLine(0.0).check()
-
-
 @pytest.mark.parametrize(
     ("write", "what"), [*(("enter", one) for one in (*IN_ENGINE, State.AWAITING_ENGINE)), ("chunk", 1)]
 )
@@ -187,13 +141,3 @@ def test_each_writer_is_contained(write: str, what: object) -> None:
     line.enter(State.DECODING, 0.0)
     getattr(line, write)(*arguments)
     assert isinstance(line.failure, TypeError)
-
-
-@pytest.mark.parametrize("reason", ["slot", "nothing", "preempted"])
-def test_a_wait_of_a_request_that_retires_with_it_is_no_fault(reason: str) -> None:
-    """Both may be in one step's output: the wait came before."""
-    board = Board()
-    board.submit(make_record(1))
-    wait = WaitOut(1, reason)  # type: ignore[arg-type]
-    board.route(StepOutput([], [], [Retired(1, "length")], Counters(), waits=[wait]))
-    assert len(board.left) == 1

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from scheduler.config import RecoveryConfig
+from scheduler.engines.pool import Pool
 from scheduler.fleet.residency import ModelState
+from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, ENDING, QUEUE, Requests, place_of
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Cancel
-from tests.scheduler.engines.core_rules import each_is_in_one_place, nobody_waits_beside_room
 from tests.scheduler.service_machine.engine_process import DEVICE_BYTES
 from tests.scheduler.service_machine.world import World
+
+MOST_DEATHS = RecoveryConfig().max_request_deaths
 
 
 def check(world: World) -> None:
@@ -27,7 +32,7 @@ def check(world: World) -> None:
         asked = [client for client in world.clients if client.model == number]
         records = [record for client in asked for record in client.records]
         here = [record for record in records if record.state is not State.RETIRED]
-        each_is_in_one_place(scheduler.pool.requests, scheduler.pool, here)
+        _each_is_in_one_place(scheduler.pool.requests, scheduler.pool, here)
         assert all(record.unread for record in here if record.state is State.ENDING), (
             "nothing is left to read"
         )
@@ -44,6 +49,29 @@ def nothing_is_left(scheduler: Scheduler) -> bool:
     """Return whether no request has left anything behind, when all are over."""
     here = len(scheduler.pool.requests) + len(scheduler.pool.expiry) + len(scheduler.queue._dispatched)
     return here + len(scheduler.pool.reading._waiting) == 0
+
+
+def _each_is_in_one_place(requests: Requests, pool: Pool, here: Sequence[StreamRecord]) -> None:
+    """Where its state says: `here` are those that have not retired. Nothing of what has left is anywhere, and
+    no effect is left over."""
+    assert {one.request_id for one in requests} == {one.request_id for one in here}
+    assert [*requests.retired, *requests.cancelling] == [], "effects are left over"
+    assert not requests.changed
+    places = {QUEUE, AWAITING, ENDING, *pool.names}
+    assert requests._at.keys() <= places, "a place is kept of an engine that has left"
+    for place in places:
+        expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
+        assert requests.at(place).keys() == expected
+    assert {place_of(one.state, one.engine) for one in here} <= places
+
+
+def _nobody_waits_beside_room(pool: Pool, queue: IntakeQueue) -> None:
+    """Nor has an engine without a process a request."""
+    open_ = [one for one in pool if one.room and not one.quarantined]
+    assert pool.held or not (open_ and len(queue)), "requests wait, and an engine has room"
+    lost = pool.awaiting(suspect=False)
+    assert not (lost and any(one.room for one in pool)), "a lost request waits, and an engine has room"
+    assert all(one.ready or not one.requests for one in pool), "an engine has requests and no process"
 
 
 def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecord]) -> None:
@@ -81,9 +109,13 @@ def _engines_have_what_their_processes_have(world: World, model: int) -> None:
 def _nobody_waits_for_nothing(scheduler: Scheduler) -> None:
     """Neither a request beside a free place, nor an engine for a suspect that is none, or for its end."""
     pool = scheduler.pool
-    nobody_waits_beside_room(pool, scheduler.queue)
+    _nobody_waits_beside_room(pool, scheduler.queue)
     for engine in pool:
         assert not engine.quarantined or engine.suspect is not None or pool.awaiting(suspect=True)
+        suspects = [one for one in engine.on_board.values() if one.suspect and not one.trusted]
+        assert len(suspects) <= 1, "one of them would be blamed for the other"
+        if suspects and suspects[0].deaths >= MOST_DEATHS:
+            assert engine.quarantined, "a new request would be a further suspect"
         assert not (engine.draining and not engine.requests and not engine.running), "a drained engine stays"
 
 

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.sequence import EngineSequence
-from scheduler.prompt.preparation import Preparation
-from scheduler.request import GenerationRequest, TextPrompt
 from scheduler.shared.adapter_files import AdapterRefused, fingerprint, read_config, salted
-from scheduler.shared.messages import Submit
-from tests.contracts.journal import GREEDY
 from tests.fakes.adapter_folders import adapter_folder
-from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.fakes.scheduling import FOLDER
 
 KEYS = ("", "a" * 64, "b" * 64)
 salts = st.text(st.sampled_from(["\0", ":", "a", "x"]), max_size=6).flatmap(
@@ -32,34 +25,11 @@ def test_no_two_adapters_and_salts_share_prefixes(one: str, salt: str, other: st
     assert (salted(one, salt) == salted(other, other_salt)) == ((one, salt) == (other, other_salt))
 
 
-def test_what_has_no_adapter_is_cached_as_ever() -> None:
-    assert salted("", "tenant\0salt") == "tenant\0salt"
-
-
-def test_the_engine_and_the_parent_mean_the_same() -> None:
-    """Sequences of different adapters share nothing, nor do the parent's estimates."""
-    submit = Submit(1, [1, 2], 4, (), GREEDY, salt="s", adapter="a" * 64)  # type: ignore[arg-type]
-    assert EngineSequence.of(submit).submit.salt == salted("a" * 64, "s")
-    preparation = Preparation(ByteTokenizer(), FOLDER)
-    text = TextPrompt("x" * 600)
-    blocks = {
-        preparation.prepare(GenerationRequest("id", text, max_tokens=4), adapter=key).prefix_blocks
-        for key in KEYS
-    }
-    assert len(blocks) == 3
-
-
 def test_a_fingerprint_is_of_both_files_and_no_name(tmp_path: Path) -> None:
     first = fingerprint(adapter_folder(tmp_path / "a"))
     assert fingerprint(adapter_folder(tmp_path / "b")) == first
     assert fingerprint(adapter_folder(tmp_path / "b", b"others")) != first
     assert fingerprint(adapter_folder(tmp_path / "b", num_layers=2)) != first
-
-
-def test_a_configuration_has_a_bound(tmp_path: Path) -> None:
-    folder = adapter_folder(tmp_path / "a", comment="x" * (1 << 20))
-    with pytest.raises(AdapterRefused, match="more than 1048576 bytes"):
-        read_config(folder)
 
 
 def test_a_configuration_that_nests_without_end(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import LinkError
-from scheduler.shared.first_frame import FirstFrame, read_first_frame
+from scheduler.shared.first_frame import read_first_frame
 from scheduler.shared.framing import LENGTH_BYTES
 from scheduler.shared.hello import MOST_HELLO_BYTES
 
@@ -69,9 +69,3 @@ def test_a_byte_now_and_then_does_not_extend_the_time() -> None:
         with pytest.raises(TimeoutError):
             read_first_frame(peer, 3.0, peer.clock)
         assert peer.now == 3.0
-
-
-def test_an_empty_frame_is_whole_at_once() -> None:
-    frame = FirstFrame()
-    frame.take(framed(b""))
-    assert (frame.wanted, frame.body) == (0, b"")

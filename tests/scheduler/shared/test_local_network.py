@@ -6,10 +6,6 @@ import errno
 
 import pytest
 
-from scheduler.cluster.ray_engines import check_reachable
-from scheduler.engine import dial as dialing
-from scheduler.engine.dial import DialFailed, dial
-from scheduler.errors import StartupError
 from scheduler.shared.local_network import connect_failure
 
 REFUSED = OSError(errno.EHOSTUNREACH, "No route to host")
@@ -34,18 +30,3 @@ def test_only_macos_only_near_only_this_error(
     said = connect_failure(error, address)
     assert said.startswith(str(error))
     assert (NAMED in said) == named
-
-
-def test_those_who_dial_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine for a server on another Mac, and who asks Ray's head."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise REFUSED
-
-    monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr("socket.create_connection", refuse)
-    monkeypatch.setattr(dialing, "_PAUSE_SECONDS", 5.0)
-    with pytest.raises(DialFailed, match="Local Network"):
-        dial(["192.168.1.20"], 9100, "00" * 32, "host", host="mac-2", seconds=0.0)
-    with pytest.raises(StartupError, match="Local Network"):
-        check_reachable("192.168.1.20:6379")

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.shared import model_fingerprint
 from scheduler.shared.folder.weight_files import INDEX
 from scheduler.shared.model_fingerprint import fingerprint
@@ -89,24 +88,6 @@ def test_two_models_of_equal_shapes_differ_by_one_byte_anywhere(large: tuple[Pat
     assert changed != before == fingerprint(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "code.py", WEIGHTS])
-@pytest.mark.parametrize("change", ["byte", "longer", "gone", "renamed"])
-def test_every_file_that_shapes_the_model_counts(model: Path, name: str, change: str) -> None:
-    before = fingerprint(model)
-    path = model / name
-    content = path.read_bytes()
-    match change:
-        case "byte":
-            path.write_bytes(content[:-1] + b"#")
-        case "longer":
-            path.write_bytes(content + b"#")
-        case "gone":
-            path.unlink()
-        case _:
-            path.rename(model / f"model-another-{name}")
-    assert fingerprint(model) != before
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -125,37 +106,9 @@ def test_a_file_more_that_shapes_the_model_counts(model: Path, change: Callable[
     assert fingerprint(model) != before
 
 
-def test_states_depend_on_the_model_the_weights_dtype_and_the_software(model: Path) -> None:
-    prints = {
-        states_fingerprint(fingerprint(model), "float32", "mlx-lm 0.32.2"),
-        states_fingerprint("00" * 32, "float32", "mlx-lm 0.32.2"),
-        states_fingerprint(fingerprint(model), "bfloat16", "mlx-lm 0.32.2"),
-        states_fingerprint(fingerprint(model), "float32", "mlx-lm 0.32.3"),
-    }
-    assert len(prints) == 4
-
-
-@given(content=st.binary(max_size=40))
-def test_any_bytes_may_be_weights(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whether they can be loaded is the loader's affair."""
-    folder = tmp_path_factory.mktemp("any")
-    (folder / "model.safetensors").write_bytes(content)
-    assert len(bytes.fromhex(fingerprint(folder))) == 32
-
-
 def test_a_file_that_cannot_be_read_is_an_error(model: Path) -> None:
     (model / "model-x.safetensors").symlink_to(model / "nowhere")
     with pytest.raises(OSError, match=r"nowhere|model-x"):
-        fingerprint(model)
-
-
-def test_a_file_that_changes_while_it_is_read_is_an_error(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its digest would be of neither content."""
-    looks = iter(range(100))
-    monkeypatch.setattr(model_fingerprint, "_file", lambda status: next(looks))
-    with pytest.raises(OSError, match="changed while it was read"):
         fingerprint(model)
 
 
@@ -186,15 +139,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return Reads(monkeypatch)
 
 
-def test_weights_are_read_once(model: Path, cache: Path, reads: Reads) -> None:
-    first = fingerprint(model, cache)
-    assert len(reads.weights()) == 2
-    assert fingerprint(model, cache) == first == fingerprint(model)
-    reads.names.clear()
-    fingerprint(model, cache)
-    assert reads.weights() == []
-
-
 @pytest.mark.parametrize("at", [0, 9, 50_000, 100_007])
 def test_an_edit_shows_when_size_and_time_of_modification_are_set_back(
     model: Path, cache: Path, reads: Reads, at: int
@@ -205,26 +149,6 @@ def test_an_edit_shows_when_size_and_time_of_modification_are_set_back(
     flip(model / WEIGHTS, at)
     assert fingerprint(model, cache) != before
     assert reads.weights() == [WEIGHTS]
-
-
-def test_another_file_in_its_place_is_read(model: Path, cache: Path, tmp_path: Path, reads: Reads) -> None:
-    before = fingerprint(model, cache)
-    other = Path(shutil.copy2(model / WEIGHTS, tmp_path / "other"))
-    flip(other, 77)
-    other.replace(model / WEIGHTS)
-    reads.names.clear()
-    assert fingerprint(model, cache) != before
-    assert reads.weights() == [WEIGHTS]
-
-
-def test_two_snapshots_of_the_hub_share_what_was_read(model: Path, cache: Path, reads: Reads) -> None:
-    """Their files are links to one blob."""
-    second = model.parent / "second"
-    second.mkdir()
-    for path in model.iterdir():
-        (second / path.name).symlink_to(path)
-    assert fingerprint(model, cache) == fingerprint(second, cache)
-    assert len(reads.weights()) == 2
 
 
 def test_what_has_just_changed_is_not_kept(model: Path, tmp_path: Path, reads: Reads) -> None:
@@ -244,11 +168,6 @@ def test_a_damaged_cache_costs_another_reading(model: Path, cache: Path, reads: 
     assert len(reads.weights()) == 2
     fingerprint(model, cache)
     assert reads.weights() == []
-
-
-def test_a_cache_that_cannot_be_written_costs_nothing_else(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert fingerprint(model, tmp_path / "file") == fingerprint(model)
 
 
 def test_what_is_not_loaded_has_no_part_in_it(tmp_path: Path) -> None:

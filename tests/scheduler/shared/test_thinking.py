@@ -158,34 +158,6 @@ def test_one_unknown_token_is_waited_for_only_where_it_matters(
     assert (held and held.token) == (expected and expected.token)
 
 
-@pytest.mark.parametrize("budget", [QWEN, HARMONY], ids=["one token", "several"])
-@pytest.mark.parametrize("tokens", [0, 1, 5])
-def test_the_end_mark_comes_whole_at_the_budget(budget: ThinkingBudget, tokens: int) -> None:
-    """Where the prompt has opened reasoning and where the model does: N tokens, then all of the mark."""
-    opened = _replace(budget, tokens=tokens, opens=True)
-    assert steered(opened, [8] * 12)[: tokens + len(budget.end) + 1] == [8] * tokens + [*budget.end, 8]
-    opening = _replace(budget, tokens=tokens)
-    said = steered(opening, [*budget.start, *[8] * 12])
-    assert said[len(budget.start) :][: tokens + len(budget.end) + 1] == [8] * tokens + [*budget.end, 8]
-
-
-@pytest.mark.parametrize("begun", [1, 2])
-def test_a_mark_that_the_model_has_begun_is_completed(begun: int) -> None:
-    """Its first tokens are in the budget, and are not said twice."""
-    budget = _replace(HARMONY, opens=True)
-    wishes = [8] * (4 - begun) + [*HARMONY.end[:begun]] + [8] * 6
-    answer = steered(budget, wishes)
-    assert answer[: 4 - begun + 3] == [8] * (4 - begun) + [*HARMONY.end]
-    assert ThinkingLimit(budget, answer).reasoning_tokens == 4 - begun
-
-
-def test_reasoning_that_ended_by_itself_leaves_the_rest_of_the_budget() -> None:
-    """gpt-oss may go on with its analysis after a comment, for as many tokens as are left."""
-    thoughts = [*HARMONY.start, 8, *HARMONY.end]
-    answer = steered(HARMONY, [*thoughts, 7, *HARMONY.start, *[8] * 9])
-    assert reasoning_of(HARMONY, answer) == [[8], [8, 8, 8]]
-
-
 def test_an_opening_mark_in_a_text_is_text() -> None:
     """Where reasoning begins an answer or not at all: an answer may quote the mark, before and after."""
     quoted = [8, THINK, *[8] * 9]
@@ -201,16 +173,6 @@ def test_a_tool_call_in_the_middle_of_reasoning_ends_it() -> None:
     assert steered(calls, said) == said
     assert ThinkingLimit(calls, said).reasoning_tokens == 3
     assert steered(calls, [8, 7, 8, 8, 8, 8])[4] == END, "the end of a call that never began is a word"
-
-
-def test_no_number_of_tokens_is_no_limit() -> None:
-    """It only counts."""
-    budget = _replace(QWEN, tokens=None)
-    said = [THINK, *[8] * 500, END, 8]
-    assert steered(budget, said) == said
-    limit = ThinkingLimit(budget, said)
-    assert limit.reasoning_tokens == 500
-    assert not limit.may_act_after(1)
 
 
 def test_the_middle_of_reasoning_and_what_follows_it_wait_for_nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.shared.token_ids import common_run, compact, largest
+from scheduler.shared.token_ids import common_run, compact
 
 
 @settings(derandomize=True, deadline=None)
@@ -33,10 +33,3 @@ def test_an_id_that_needs_more_than_32_bits_is_refused(outside: int) -> None:
     """It is no token of any vocabulary."""
     with pytest.raises(OverflowError):
         compact([outside])
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1))
-def test_the_largest_id(tokens: list[int]) -> None:
-    """There is at least one."""
-    assert largest(compact(tokens)) == max(tokens)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from prometheus_client.metrics import MetricWrapperBase
-
 from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, DiskCounters, MemoryState
-from scheduler.statistics import DeathCause, EngineCondition
+from scheduler.statistics import DeathCause
 from scheduler.telemetry import observation
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.labels import CONDITIONS
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from tests.examples import examples
 from tests.fakes.samples import sample
 
 
@@ -49,24 +42,6 @@ def describe(engine: EngineMetrics, device: str) -> None:
     engine.describe_model({**labels, "device": device})
 
 
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.sampled_from("01"), st.integers(1, 9)), max_size=12))
-def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
-    """Each one's series are those that it would have alone, however their steps interleave."""
-    together = Metrics().of_model("tiny")
-    totals = {name: EngineTotals(together.of_engine(name)) for name in "01"}
-    for name in "01":
-        alone = Metrics().of_model("tiny")
-        of_one = EngineTotals(alone.of_engine(name))
-        steps = 0
-        for turn, more in turns:
-            if turn == name:
-                steps += more
-                of_one.take(busy(steps))
-                totals[name].take(busy(steps))
-        assert labelled(together, name) == labelled(alone, name)
-
-
 def test_an_engine_that_has_left_leaves_no_series() -> None:
     """The others keep theirs, and what the leaver still reports does not bring it back."""
     metrics = Metrics().of_model("tiny")
@@ -85,41 +60,9 @@ def test_an_engine_that_has_left_leaves_no_series() -> None:
     metrics.forget_engine("never here")
 
 
-def test_a_step_looks_up_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of steps a second: the series of every label value are found once, when the engine joins."""
-    metrics = Metrics().of_model("tiny")
-    totals = EngineTotals(metrics.of_engine("0"))
-
-    def labels(self: MetricWrapperBase, *_: object, **__: object) -> None:
-        raise AssertionError(f"{self} is looked up in a step")
-
-    monkeypatch.setattr(MetricWrapperBase, "labels", labels)
-    for number in (1, 2, 3):
-        totals.take(busy(number))
-
-
 def described(metrics: ModelMetrics, engine: str) -> list[str]:
     (family,) = (one for one in metrics.registry.collect() if one.name == "penstock_model_info")
     return [one.labels["device"] for one in family.samples if one.labels["engine"] == engine]
-
-
-def test_each_engine_has_its_own_device() -> None:
-    """One series an engine: a restart on another device replaces its own."""
-    metrics = Metrics().of_model("tiny")
-
-    for name in "01":
-        describe(metrics.of_engine(name), f"gpu {name}")
-    describe(metrics.of_engine("0"), "cpu")
-    assert (described(metrics, "0"), described(metrics, "1")) == (["cpu"], ["gpu 1"])
-
-
-def test_engines_are_counted_by_condition() -> None:
-    metrics = Metrics().of_model("tiny")
-    observation.observe_engines(metrics, ["ready", "ready", "draining"])
-    observation.observe_engines(metrics, ["ready", "failed"])
-    counts = {one: sample(metrics.registry, "penstock_engines", condition=one) for one in CONDITIONS}
-    assert counts == {**dict.fromkeys(CONDITIONS, 0), "ready": 1, "failed": 1}
-    assert {condition.value for condition in EngineCondition} <= set(CONDITIONS)
 
 
 def test_a_stop_is_no_restart() -> None:

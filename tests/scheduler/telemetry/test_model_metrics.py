@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from scheduler.shared.messages import Counters
-from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER, OUTCOMES, REJECTIONS, STARTS
 from scheduler.telemetry.metrics import Metrics
-from tests.fakes.samples import sample
-
-FROM_THE_START = {
-    ("penstock_requests_total", "outcome"): OUTCOMES,
-    ("penstock_rejections_total", "reason"): REJECTIONS,
-    ("penstock_engines", "condition"): CONDITIONS,
-    ("penstock_band_queued_requests", "band"): BANDS,
-    ("penstock_tenant_output_tokens_total", "tenant"): ("acme", OTHER),
-    ("penstock_time_to_first_token_seconds_count", "start"): STARTS,
-}
 
 
 def labelled(metrics: Metrics, **labels: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -50,29 +35,3 @@ def test_a_second_model_adds_as_many_series_as_the_first_and_the_server_none() -
     metrics.of_model("large").of_engine("0")
     assert len(labelled(metrics)) == of_server + 2 * of_one
     assert labelled(metrics, model="tiny").keys() == labelled(metrics, model="large").keys()
-
-
-@pytest.mark.parametrize(("name", "label"), FROM_THE_START)
-def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
-    """A model that joins later has them, too: `rate()` would miss the first event."""
-    metrics = Metrics(["acme"])
-    metrics.of_model("tiny")
-    metrics.of_model("large")
-    for value in FROM_THE_START[name, label]:
-        assert sample(metrics.registry, name, model="large", **{label: value}) == 0
-
-
-def test_engines_of_the_same_name_under_two_models_are_two() -> None:
-    """Every pool names its engines from 0; one that leaves takes no other model's series along."""
-    metrics = Metrics()
-    tiny, large = metrics.of_model("tiny"), metrics.of_model("large")
-    totals = {model.model: EngineTotals(model.of_engine("0")) for model in (tiny, large)}
-    totals["tiny"].take(Counters(generated_tokens=5))
-    before = labelled(metrics, model="large", engine="0")
-    assert before["penstock_generated_tokens_total", ()] == 0
-    totals["large"].take(Counters(generated_tokens=9))
-    assert sample(metrics.registry, "penstock_generated_tokens_total", model="tiny") == 5
-    tiny.forget_engine("0")
-    assert labelled(metrics, model="tiny", engine="0") == {}
-    assert labelled(metrics, model="large", engine="0").keys() == before.keys()
-    assert sample(metrics.registry, "penstock_generated_tokens_total") == 9

@@ -11,10 +11,8 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.errors import InvalidRequest
 from scheduler.request import Origin
-from scheduler.telemetry.request_recorder import log_request
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
-from tests.scheduler.requests.records import make_record
 
 FIELDS = {
     *("event", "log_level", "id", "request_id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
@@ -62,20 +60,6 @@ async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: Moc
     assert "12345" not in everything
     for word in text.split():
         assert word not in everything
-
-
-def test_what_never_happened_is_null() -> None:
-    """A request that was cancelled in the queue has no wait for the engine and no first token."""
-    record = make_record(1, arrived_at=10.0)
-    record.queued_at = 10.5
-    record.abandon()
-    with capture_logs() as logs:
-        log_request("tiny", record, 12.34567)
-    [line] = request_lines(logs)
-    assert line["outcome"] == "cancelled"
-    assert line["queue_seconds"] is line["ttft_seconds"] is None
-    assert line["wait_seconds"] == 1.8457
-    assert line["total_seconds"] == 2.3457
 
 
 @trio_test

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from scheduler.shared.messages import CacheCounters, Counters
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.vllm_names import VllmNames
@@ -54,36 +52,3 @@ def test_what_is_the_services_is_there_once() -> None:
     }.items():
         assert sample(metrics.registry, name) == value
         assert sample(metrics.registry, name, engine="0") == value
-
-
-def test_an_engine_that_leaves_takes_its_series_along() -> None:
-    """Also the first one: the queue's series stay where they were."""
-    metrics = two_engines()
-    metrics.forget_engine("0")
-    assert sample(metrics.registry, "vllm:num_requests_running") == 30
-    assert sample(metrics.registry, "vllm:num_requests_waiting", engine="0") == 110
-
-
-def test_an_engine_whose_budget_is_unknown_has_an_empty_cache() -> None:
-    metrics = two_engines()
-    metrics.of_engine("3").now = Counters(kv_bytes=5)
-    assert sample(metrics.registry, "vllm:kv_cache_usage_perc", engine="3") == 0
-
-
-def test_each_model_has_its_own_series() -> None:
-    """A router asks by model; two models' engines of the same name are not one engine."""
-    metrics = two_engines()
-    other = metrics.server.of_model("large")
-    other.of_engine("0").now = Counters(running=1)
-    other.queued.set(4)
-    other.requests["stop"].inc(6)
-    other.itl.observe(0.1)
-    for model, figures in {"tiny": (3, 111, 0, 0, 1), "large": (1, 4, 6, 1, 0)}.items():
-        read = partial(sample, metrics.registry, model_name=model, engine="0")
-        assert figures == (
-            read("vllm:num_requests_running"),
-            read("vllm:num_requests_waiting"),
-            read("vllm:request_success_total", finished_reason="stop"),
-            read("vllm:inter_token_latency_seconds_count"),
-            read("vllm:time_to_first_token_seconds_count"),
-        )

@@ -19,6 +19,7 @@ and values, or the two arrays of each where they are packed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -28,6 +29,9 @@ from scheduler.shared.row_bytes import roomy, spare_places
 Arrays: TypeAlias = tuple[mx.array, ...]
 Places: TypeAlias = tuple[mx.array, mx.array, mx.array]
 """The row, the head and the column of each number of (rows, heads, tokens)."""
+
+
+_NBYTES = attrgetter("nbytes")
 
 
 class PaddedRows:
@@ -46,7 +50,7 @@ class PaddedRows:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays)
+        return sum(map(_NBYTES, self.arrays))
 
     def append(self, more: Arrays, places: Places | None = None) -> Arrays:
         """Append (rows, heads, tokens, size) to the rows. Return all that the rows have. `places`: where they
@@ -76,7 +80,7 @@ class PaddedRows:
     def whole(self) -> Arrays:
         """Return all rows' arrays, without spare room."""
         rows = len(self.padding)
-        return tuple(array[:rows, :, : self.end] for array in self.arrays)
+        return tuple([array[:rows, :, : self.end] for array in self.arrays])  # For each layer in each step.
 
     def write(self, row: int, start: int, written: Arrays) -> None:
         """Put (1, heads, tokens, size) at a row's columns from `start`, which lie before `end`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler.engine.mlx.fusing import Exact, fuse
 from scheduler.engine.mlx.upstream.mend import mend
+from scheduler.engine.mlx.upstream.shifted_norms import shift_once
 from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -32,6 +34,13 @@ FAMILIES = (
 ONE_OF_EACH_KIND = ("deepseek_v3", "gpt_oss", "qwen3", "qwen3_next", "rwkv7")
 """The sample of `make test-all`: latent attention, sliding windows, keys and values of every token, recurrent
 layers beside full attention, and recurrent layers only."""
+
+
+def fused(model: Any, known: Exact | None = None) -> Any:
+    """Return this model with its projections fused, as `load` does."""
+    shift_once(model)
+    fuse(model, known or {})
+    return model
 
 
 def random_model(family: str, **changes: Any) -> Any:

@@ -130,7 +130,8 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     stages: list[str] = []
     model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     converted = ["reading weights", "converting weights to float32"]
-    assert stages == [*converted, "running one token", "checking the batch", "reading the tokenizer"]
+    ready = ["fusing projections", "running one token", "checking the batch", "reading the tokenizer"]
+    assert stages == [*converted, *ready]
 
 
 def test_reading_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,5 +300,5 @@ def test_what_another_macos_computed_is_not_trusted(
         monkeypatch.setattr("platform.mac_ver", lambda release=release: (release, ("", "", ""), "arm64"))
         backend = model_loading.load(load_of(stored["float32"], **disk), lambda stage: None)
         assert disk_of(backend).tier.close(20)
-    assert len(list((tmp_path / "load-checks").iterdir())) == 3
+    assert len(list((tmp_path / "load-checks").iterdir())) == 2 * 3, "of the batch, and of fused projections"
     assert len(set(states)) == 3

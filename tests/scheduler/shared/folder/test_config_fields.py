@@ -129,11 +129,3 @@ def test_what_changes_answers_and_is_not_computed_is_refused_by_name(
 def test_what_the_module_computes_passes(model_type: str, field: str, value: Any) -> None:
     """Because it reads the field, or has the value in its code, or the value is that of doing nothing."""
     assert describe({"model_type": model_type, field: value}, {}, _NO_WEIGHTS).notes == ()
-
-
-def test_what_the_module_does_not_read_is_named() -> None:
-    """Fields of next year, of another family, and of other software."""
-    config = {"model_type": "llama", "warp_factor": 9, "scoring_func": "softmax", "use_cache": True}
-    found = describe(config | {"nothing": None, "hidden_size": 8}, {}, _NO_WEIGHTS)
-    assert found.unread == ("scoring_func", "use_cache", "warp_factor")
-    assert found.notes == ()

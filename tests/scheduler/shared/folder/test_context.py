@@ -81,15 +81,6 @@ def test_a_length_beside_the_scaling_counts_before_the_one_in_it(spelling: str) 
     assert reading(config).context == Context(64, 256, 64)
 
 
-def test_the_dynamic_type_begins_with_its_configured_length() -> None:
-    """Up to it nothing is scaled, as in transformers; an operator can have all of it."""
-    scaling = {"type": "dynamic", "factor": 2.0}
-    found = reading({"model_type": "internlm2", "max_position_embeddings": 4096, "rope_scaling": scaling})
-    assert found.context == Context(4096, 8192, 4096)
-    assert found.notes[-1].startswith("dynamic: 4096 tokens with its own base; --max-model-len")
-    assert chosen(found.context, 8192) == 8192
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -116,14 +107,6 @@ def test_a_table_of_positions_is_the_context() -> None:
         chosen(reading(config, **{"wpe.weight": (64, 32)}).context, 65)
 
 
-def test_a_shorter_context_may_be_named_and_a_longer_one_not() -> None:
-    context = reading({"model_type": "llama", "max_position_embeddings": 4096}).context
-    assert [chosen(context, named) for named in (None, 100, 4096)] == [4096, 100, 4096]
-    with pytest.raises(StartupError, match="--max-model-len 4097: the model's context is 4096"):
-        chosen(context, 4097)
-    assert chosen(reading({"model_type": "mamba"}).context, 1 << 20) == 1 << 20
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -144,9 +127,3 @@ def test_a_window_that_mlx_lm_does_not_have_bounds_the_context(config: dict[str,
     assert found.context.tokens == expected
     assert found.context.most_tokens == 32768
     assert any("has no sliding window" in note for note in found.notes) == (expected == 4096)
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_length_that_is_none_is_refused(value: Any) -> None:
-    with pytest.raises(StartupError, match="max_position_embeddings"):
-        tokens({"max_position_embeddings": value})

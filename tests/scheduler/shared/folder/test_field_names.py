@@ -47,10 +47,6 @@ def test_names_and_kinds_are_the_modules_own(
     assert changes(model_type=model_type, **written) == read
 
 
-def test_a_name_that_is_there_stays() -> None:
-    assert changes(model_type="qwen3_moe", num_experts=64, num_local_experts=128) == {}
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -67,15 +63,3 @@ def test_positions_that_cannot_be_computed_are_refused() -> None:
     nested = {_FULL: {"rope_theta": 1e6}, _WINDOW: {"rope_theta": 1e4}}
     with pytest.raises(StartupError, match=f"for {_FULL}, {_WINDOW} apart, and mlx-lm's llama computes"):
         changes(model_type="llama", rope_parameters=nested, layer_types=[_FULL, _WINDOW])
-
-
-def test_of_two_bases_the_inner_one_counts_as_in_transformers() -> None:
-    found = changes(model_type="llama", rope_theta=1e4, rope_parameters={"rope_theta": 1e6})
-    assert found["rope_theta"] == 1e6
-
-
-def test_layers_of_one_kind_may_have_an_object_of_their_own() -> None:
-    """As may a kind that no layer has."""
-    nested = {_FULL: {"rope_theta": 1e6}, _WINDOW: {"rope_theta": 1e4}}
-    found = changes(model_type="llama", rope_parameters=nested, layer_types=[_FULL])
-    assert found["rope_theta"] == 1e6

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import StartupError
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.folder.weight_files import INDEX, read_weights
 
 
@@ -29,14 +28,6 @@ WHOLE = safetensors(
     },
     20,
 )
-
-
-def test_whole_files_pass(tmp_path: Path) -> None:
-    """A real one, one by hand, and one without a tensor."""
-    read_weights(EMBEDDED_FOLDER)
-    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(WHOLE)
-    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(safetensors({}, 0))
-    read_weights(tmp_path)
 
 
 @given(kept=st.integers(0, len(WHOLE) - 1))
@@ -57,22 +48,6 @@ def test_other_bytes_are_refused_in_words(content: bytes) -> None:
         (Path(folder) / "model.safetensors").write_bytes(content)
         with pytest.raises(StartupError, match=r"cut short|no safetensors file"):
             read_weights(Path(folder))
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        [],
-        1,
-        {"a": 1},
-        {"a": {"data_offsets": 1}},
-        {"a": {"dtype": "F32", "shape": [], "data_offsets": ["x", 1]}},
-    ],
-)
-def test_a_header_that_is_none_is_refused(header: object, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(safetensors(header, 8))
-    with pytest.raises(StartupError, match="header is damaged"):
-        read_weights(tmp_path)
 
 
 def test_a_file_that_only_the_index_knows_is_named(tmp_path: Path) -> None:
@@ -158,11 +133,3 @@ def test_a_tensor_in_two_files_is_refused_by_name(index: dict[str, str] | None, 
     words = "has the tensor b twice, in model.safetensors and in model_old.safetensors: take one"
     with pytest.raises(StartupError, match=words):
         read_weights(write(tmp_path, files, index))
-
-
-def test_shapes_are_read(tmp_path: Path) -> None:
-    write(tmp_path, {"model.safetensors": WHOLE})
-    assert {name: tensor.shape for name, tensor in read_weights(tmp_path).tensors.items()} == {
-        "a": (2,),
-        "b": (3,),
-    }

@@ -15,7 +15,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
 from scheduler.shared.adapter_files import fingerprint
 from scheduler.shared.messages import AdapterSource, Submit
-from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.families import fused, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
 
 
@@ -69,7 +69,7 @@ class AdaptedEngine(ReuseEngine):
     def __init__(
         self, family: str, *sources: AdapterSource, make: Callable[[str], Any] = random_model, **changes: Any
     ) -> None:
-        super().__init__(make(family), family, **changes)
+        super().__init__(fused(make(family)), family, **changes)
         self.sources = sources
         self._oracles = {"": make(family)}
         self._answers: dict[tuple[str, tuple[int, ...]], list[int]] = {}

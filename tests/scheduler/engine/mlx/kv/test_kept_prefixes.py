@@ -113,12 +113,12 @@ def test_a_hold_that_has_no_room_is_refused_with_the_answer(family: str) -> None
     """The answer is the same; nothing is held, and the retired request says why not."""
     token_bytes = engine_of(family).backend.facts.row_bytes.token_bytes + 4
     without, engine = (engine_of(family, budget_bytes=tokens * token_bytes) for tokens in (0, 1000))
-    said = list[str]()
+    refusals = list[str]()
     for number, server in enumerate((without, *[engine] * 4)):
         (heard,) = server.ask(server.submit(words(150, number), holds=((150, 60.0),)))
         assert heard.retired is not None
-        said.append(heard.retired.hold_refusal)
-    assert "no prefix cache" in said[0]
-    assert said[1] == ""
-    assert "may be held" in said[-1]
+        refusals.append(heard.retired.hold_refusal)
+    assert "no prefix cache" in refusals[0]
+    assert refusals[1] == ""
+    assert "may be held" in refusals[-1]
     assert 150 * token_bytes <= prefixes_of(engine.backend).statistics().held_bytes <= 500 * token_bytes

@@ -1,4 +1,4 @@
-"""Two instances behind a balancer that uses only `/ready`, statuses and `Retry-After`."""
+"""`Retry-After` of a full queue, as a client without other knowledge takes it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import trio
 
 from tests.end_to_end.serving import serving
 
-PLAN = ("--engine", "scripted", "--scripted", "step_seconds=0.01")
-
 
 def test_a_client_that_comes_back_after_retry_after_is_taken() -> None:
     """A full queue names a time; clients that wait this long are served at their next try or the one after
     it: the drain rate is an estimate."""
-    options = (*PLAN, "--max-slots", "2", "--max-queue", "6")
-    with serving(*options) as served:
+    options = ("--scripted", "step_seconds=0.01", "--max-slots", "2", "--max-queue", "6")
+    with serving("--engine", "scripted", *options) as served:
         tries: list[int] = []
 
         async def patient(number: int) -> None:
