@@ -114,13 +114,12 @@ def test_a_head_of_16_bits_is_multiplied_in_float32(
     model.set_dtype(mx.bfloat16)
     prompt, labels = mx.array([words(12, 3)]), [5, 250, 7]
     before = model(prompt)
-    (found,) = LabelHead(model)(prompt, None, [labels])
+    (scores,) = LabelHead(model)(prompt, None, [labels])
     assert mx.array_equal(model(prompt), before), "the head stays as it was"
     whole = before[0, -1].astype(mx.float32)
     exact = model.model(prompt)[0, -1].astype(mx.float32) @ _float32_head(model)[mx.array(labels)].T
     exact = exact if cap is None else mx.tanh(exact / cap) * cap
-    *found, total = np.array(found)
-    found = np.array(found)
+    found, total = np.array(scores)[:-1], np.array(scores)[-1]
     assert found + total == pytest.approx(np.array(exact), abs=1e-4)
     assert found - found[0] == pytest.approx(np.array(exact - exact[0]), abs=1e-5)
     assert found == pytest.approx(np.array(exact - mx.logsumexp(whole)), abs=1e-2)
