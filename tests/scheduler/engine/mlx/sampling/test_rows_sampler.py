@@ -238,6 +238,20 @@ def test_all_rows_at_once_are_what_each_is_alone(
             return
 
 
+@pytest.mark.parametrize(("last", "expected"), [(8, 5), (7, 9)], ids=["in the mark", "elsewhere"])
+def test_of_a_long_mark_only_its_own_continuation_is_held(last: int, expected: int) -> None:
+    """After the mark's first token, which the host does not know yet: the step that drew it has not ended."""
+    budget = ThinkingBudget(tokens=1, start=(8, 9, 10), end=(11,), anywhere=True, held=1)
+    output = (8, 9, 10, 4, 11)
+    row = RowSampling(GREEDY, _VOCABULARY, [1], output, thinking=ThinkingLimit(budget, output))
+    row.position += 1
+    logits = mx.zeros((1, _VOCABULARY))
+    logits[0, 9], logits[0, 5] = 9.0, 1.0
+    sampler = RowsSampler([row])
+    assert not sampler.needs_inputs
+    assert sampler(logits, mx.array([last])).tokens.tolist() == [expected]
+
+
 def test_the_host_s_errors_are_the_row_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever raises for one row is that row's failure, and says what it was."""
 
