@@ -98,7 +98,7 @@ BUDGET = {
     "tests/scheduler/engine/mlx/adapters": 580,
     "tests/scheduler/engine/mlx/kv": 865,
     "tests/scheduler/engine/mlx/references": 950,
-    "tests/scheduler/engine/mlx/sampling": 847,
+    "tests/scheduler/engine/mlx/sampling": 861,
     "tests/scheduler/engine/mlx/upstream": 730,
     "tests/scheduler/engine/mlx/zoo": 1_871,
     "tests/scheduler/engine/prefix": 1_455,

@@ -176,7 +176,8 @@ def test_a_load_check_concludes_nothing_from_it(number: int, tiny_folder: Path, 
             load(command, lambda stage: None)
         assert fault.raised
         assert is_device_error(raised.value)
-        assert not list(tmp_path.rglob("*.json"))
+        kept = [file.read_text() for file in tmp_path.rglob("*.json")]
+        assert not [one for one in kept if "batching" in one], "what was found of products may stay"
         assert load(command, lambda stage: None).describe().fallbacks == ()
 
 
