@@ -94,7 +94,7 @@ BUDGET = {
     "tests/scheduler/engine": 3_431,
     "tests/scheduler/engine/budget": 1_057,
     "tests/scheduler/engine/disk": 1_124,
-    "tests/scheduler/engine/mlx": 4_844,
+    "tests/scheduler/engine/mlx": 4_845,
     "tests/scheduler/engine/mlx/adapters": 580,
     "tests/scheduler/engine/mlx/kv": 865,
     "tests/scheduler/engine/mlx/references": 950,
