@@ -283,3 +283,30 @@ async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_cloc
         assert engines.launchers[0].starts == 1
     for client in (*clients, *fresh):
         await check_undisturbed(client, PLAN)
+
+
+class OnceBroken(LoopbackLauncher):
+    """Its first engine says why it cannot start."""
+
+    async def run(self, session: Session) -> Exit:
+        if self.starts == 0:
+            self.starts += 1
+            return await Broken().run(session)
+        return await super().run(session)
+
+
+@trio_test
+async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_clock: MockClock) -> None:
+    """Under its own name, as when its machine joins anew; others are left alone."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        engines.launchers[1] = once_broken = OnceBroken()
+        engines.scheduler.pool.add(once_broken)
+        await engines.until(lambda: engines.conditions()["1"] == "failed")
+        engines.scheduler.pool.retry("0")
+        engines.scheduler.pool.retry("1")
+        await engines.all_ready()
+        assert (engines.launchers[0].starts, once_broken.starts) == (1, 2)
+        (client,) = await engines.come(nursery, 1)
+        await engines.scheduler.wait_idle()
+    await check_undisturbed(client, PLAN)
