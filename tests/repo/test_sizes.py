@@ -23,7 +23,7 @@ BUDGET = {
     "api/cli/doctor": 465,
     "api/cli/launch": 357,
     "api/cli/models": 754,
-    "api/dialects": 2_034,
+    "api/dialects": 2_038,
     "api/dialects/anthropic": 931,
     "api/dialects/openai": 1_451,
     "api/dialects/responses": 2_913,

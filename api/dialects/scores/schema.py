@@ -80,7 +80,11 @@ class ScoreRequest(PairsRequest):
     documents: _Texts | None = None
     data_1: _Texts | None = None
     data_2: _Texts | None = None
-    query: Annotated[str | list[StrictInt], Field(max_length=MAX_PREFIX_CHARACTERS)] | None = None
+    query: (
+        Annotated[str, Field(max_length=MAX_PREFIX_CHARACTERS)]
+        | Annotated[list[StrictInt], Field(max_length=MAX_PREFIX_CHARACTERS, fail_fast=True)]
+        | None
+    ) = None
     items: _Texts | None = None
     label_token_ids: (
         Annotated[list[StrictInt], Field(min_length=1, max_length=MAX_LABELS, fail_fast=True)] | None

@@ -33,7 +33,7 @@ from tests.fakes.samples import sample
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, model_of, words
-from tests.scheduler.engine.mlx.zoo.alone import TIE, Alone
+from tests.scheduler.engine.mlx.zoo.alone import Alone
 
 AT_ONCE = 16
 CLOSE = 1e-4
@@ -80,7 +80,7 @@ class Oracle:
     def tokens(self, prompt: list[int]) -> list[int]:
         """Return the likeliest answer. Another one would be as right if two tokens were as likely."""
         answer = self._alone.answer(request(0, prompt, ANSWER_TOKENS))
-        assert min(answer.leads) > TIE
+        assert min(answer.leads) > CLOSE
         return answer.tokens
 
     def text(self, prompt: list[int], until: Sequence[str]) -> str:
