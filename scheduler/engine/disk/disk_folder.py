@@ -76,6 +76,7 @@ class DiskFolder:
             try:
                 if partial or place == "other format":
                     os.unlink(self._path / name)
+                    names.discard(name)  # It may come again.
                     continue
                 status = os.stat(self._path / name, follow_symlinks=False)
             except OSError as error:

@@ -369,3 +369,14 @@ class TierMachine(RuleBasedStateMachine):
 
 TestTier = TierMachine.TestCase
 TestTier.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+
+
+def test_a_file_of_another_version_goes_each_time_it_is_copied_in() -> None:
+    """The machine found it once in some hundred runs."""
+    machine = TierMachine()
+    machine.begin(budget=PLENTY, lone=False, calm=False)
+    try:
+        for _ in range(2):
+            machine.copy_in(kind="other version", words=("", "b", 0))
+    finally:
+        machine.teardown()
