@@ -47,7 +47,7 @@ BUDGET = {
     "scheduler/engine/mlx/kv": 1_395,
     "scheduler/engine/mlx/sampling": 1_120,
     "scheduler/engine/mlx/upstream": 1_151,
-    "scheduler/engine/prefix": 1_528,
+    "scheduler/engine/prefix": 1_532,
     "scheduler/engines": 2_557,
     "scheduler/fleet": 883,
     "scheduler/grammar": 2_898,

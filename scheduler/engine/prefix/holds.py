@@ -59,22 +59,26 @@ class Holds(Generic[SegmentT, SnapshotT]):
         """Return other tenants' nodes whose holds, ended, make room for `new` bytes of `tenant`: of the one
         that holds most, those that end first. None, if they would not."""
         ended = list[Node[SegmentT, SnapshotT]]()
-        if (lacking := self.nbytes + new - room) <= 0:
+        if (lacking := self.nbytes + new - room) <= 0 or not tenant:
             return ended
-        holders = [one for one, mark in self._marks.items() if mark.held_bytes]
+        holders: dict[str, list[Node[SegmentT, SnapshotT]]] = {}
         held = Counter[str]()
-        for node in holders:
-            held[tenant_of(node.salt)] += self._marks[node].held_bytes
-        # A path's nodes are held for no longer than those above them: its end goes first.
-        holders.sort(key=lambda node: (self._marks[node].held_until, -node.end), reverse=True)
+        for node, mark in self._marks.items():
+            if mark.held_bytes:
+                holders.setdefault(holder := tenant_of(node.salt), []).append(node)
+                held[holder] += mark.held_bytes
+        own_bytes = held.pop(tenant, 0) + new
+        for holder in held:
+            # A path's nodes are held for no longer than those above them: its end goes first.
+            holders[holder].sort(key=lambda node: (self._marks[node].held_until, -node.end), reverse=True)
         while lacking > 0:
-            most = max(held, key=lambda one: held[one], default=tenant)
-            if held[most] <= held[tenant] + new:
+            most = max(held, key=lambda one: held[one], default="")
+            if held[most] <= own_bytes:
                 return []
-            node = next(one for one in reversed(holders) if tenant_of(one.salt) == most)
-            holders.remove(node)
-            held[most] -= self._marks[node].held_bytes
-            lacking -= self._marks[node].held_bytes
+            node = holders[most].pop()
+            nbytes = self._marks[node].held_bytes
+            held[most] -= nbytes
+            lacking -= nbytes
             ended.append(node)
         return ended
 
