@@ -21,6 +21,10 @@ def examples(usual: int) -> int:
     return max(1, round(usual * _PART))
 
 
+def is_long_run() -> bool:
+    return _PART > 1
+
+
 def some(cases: Iterable[T]) -> list[T]:
     """Return the cases that one test tries in turn: all, or in the gate a part of them."""
     return list(cases)[:: max(1, round(1 / _PART))]

@@ -264,10 +264,12 @@ class Assembly:
         raw = stream.raw(begun)
         if not mark:
             stream.rewind(begun)
+            before = self.calls.started, self.calls.faults.copy()
             pieces = [piece for piece in block.read("") if piece is not None]
             if pieces and not any(isinstance(piece, MalformedCall) for piece in pieces):
                 yield from pieces
                 return self._enter(SectionKind.TEXT)
+            self.calls.withdraw(*before)
             stream.read(begun + len(raw) - stream.position)
         yield from self._say(raw)
 

@@ -116,7 +116,7 @@ async def test_a_crash_still_counts_against_a_request_that_was_spared(autojump_c
     assert metal.ceilings == [WHOLE, 256, 128, 128]
 
 
-@settings(max_examples=examples(12), deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None)
 @given(most=st.integers(LEAST_CEILING_TOKENS, 600), length=st.integers(1, 4000))
 def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, length: int) -> None:
     """From the smallest on, with no more deaths than there are halvings."""

@@ -49,7 +49,7 @@ visits = st.builds(
 )
 
 
-@settings(max_examples=examples(8), deadline=None, derandomize=True)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(visits, min_size=1, max_size=5), st.integers(1, 4))
 # Short steps are known when the client of the long prompt leaves, in the middle of its first chunk.
 @example([Visit(0, 1200, 200, math.inf), Visit(115, 1200, 20, 5.0), Visit(0, 40, 20, math.inf)], 4)

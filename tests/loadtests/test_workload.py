@@ -47,7 +47,7 @@ RICH: dict[str, Any] = {
 }
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(
     order=st.permutations([(population, number) for population in (0, 1) for number in range(4)]),
     seed=st.integers(0, 5),
@@ -81,7 +81,7 @@ def test_sessions_differ_from_each_other_and_runs_in_their_words_alone() -> None
     assert shape(a) != shape(run(plan, "a", 1))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(answers=st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=4, max_size=4))
 def test_a_conversation_only_grows(answers: list[str | None]) -> None:
     """Each prompt begins with the last one and its real answer, in place; a missing answer has a
@@ -98,7 +98,7 @@ def test_a_conversation_only_grows(answers: list[str | None]) -> None:
         before = (*messages, {"role": "assistant", "content": NO_ANSWER if answer is None else answer})
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(
     lengths=st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60)),
     groups=st.integers(1, 3),
@@ -124,7 +124,7 @@ def test_layers_are_a_common_prefix(lengths: tuple[int, int, int], groups: int, 
         assert not shared or written[0] == opening
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("ab"), max_size=400), max_size=8))
 def test_reuse_is_the_longest_common_prefix_but_for_the_last_piece(texts: list[str]) -> None:
     seen, before = Seen(), list[str]()

@@ -47,7 +47,7 @@ def test_a_chunk_configured_below_the_smallest_stays() -> None:
     assert bounds.after(DeathCause.GPU_TIMEOUT).chunk_tokens == 8
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.sampled_from([cause for cause in DeathCause if cause not in BOUNDED]))
 def test_other_deaths_change_nothing(cause: DeathCause) -> None:
     """They would not have been prevented by less."""
@@ -78,7 +78,7 @@ def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
     assert (part.sharers, part.memory_part) == (4, MemoryPart(3_000, 9_000, 4))
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(length=st.integers(1, 200_000), spare_part=st.floats(1.0, 64.0))
 def test_a_prompt_that_small_chunks_get_through_is_read_after_few_deaths(
     length: int, spare_part: float

@@ -72,7 +72,7 @@ def longest_at_floor(budgets: list[int]) -> int:
     return longest
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(20))
+@settings(deadline=None, max_examples=examples(20))
 @given(DEVICES, st.floats(3, 10))
 def test_no_engine_is_killed_and_no_prompt_starves(device: Device, slower: float) -> None:
     """Where a cool device leaves prefill more than the floor, a slow one does, too: the target is a multiple
@@ -90,7 +90,7 @@ def test_no_engine_is_killed_and_no_prompt_starves(device: Device, slower: float
         assert cool / 2 <= after[-1] <= 2 * cool
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(DEVICES, st.floats(3, 10), st.floats(1.05, 6), st.floats(0, 0.1))
 def test_under_a_target_in_seconds_a_device_that_cools_down_leaves_the_floor(
     device: Device, slower: float, ratio: float, more: float

@@ -41,7 +41,7 @@ class AnswerCalls:
         self.offered = offered
         self._call_id = call_id
         self._parallel = parallel
-        self._ids: set[str] = set()
+        self._ids: dict[str, int] = {}
         self.budget = StepBudget()
         """The budget for the coercion of all their arguments."""
         self.started = 0
@@ -66,8 +66,14 @@ class AnswerCalls:
         index, self.started = self.started, self.started + 1
         if not call_id or call_id in self._ids:
             call_id = self._call_id(index)
-        self._ids.add(call_id)
+        self._ids[call_id] = index
         return WrittenCall(ToolCallStarted(index, call_id, name), self, stream)
+
+    def withdraw(self, started: int, faults: Counter[CallFault]) -> None:
+        """Go back to where `started` calls had ended, with `faults`: the model only considered the others."""
+        self._ids = {call_id: index for call_id, index in self._ids.items() if index < started}
+        self.started = self.ended = started
+        self.faults = faults
 
 
 class WrittenCall:

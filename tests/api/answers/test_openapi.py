@@ -81,7 +81,6 @@ WITH_A_BODY = [operation for operation in OPERATIONS if operation[0] == "POST" a
 
 bounded = settings(
     max_examples=examples(4),
-    derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
@@ -143,7 +143,6 @@ async def test_probes_have_their_turn_in_a_crowd_of_silent_clients(
 
 
 @given(refusing=st.integers(0, 2000), refusals=st.integers(1, 1000), linger=st.floats(0.01, 100))
-@settings(derandomize=True)
 def test_a_refusal_always_has_some_time_and_never_more_than_alone(
     refusing: int, refusals: int, linger: float
 ) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from api.http.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
@@ -44,7 +44,6 @@ def test_connections_fit_into_descriptors(descriptors: int, connections: int, re
     limits=st.builds(Limits, connections=st.integers(1, 9000), refusals=st.integers(1, 9000)),
     descriptors=st.integers(4, 20000),
 )
-@settings(derandomize=True)
 def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, descriptors: int) -> None:
     """Refusals become fewer before connections do, down to an eighth of the room."""
     fitted = fit_descriptors(limits, descriptors)

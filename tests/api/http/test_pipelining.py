@@ -82,7 +82,7 @@ def _pieces(wire: bytes, cuts: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(edges) if a < b]
 
 
-@hypothesis.settings(deadline=None, max_examples=examples(100), derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=examples(100))
 @hypothesis.given(
     order=st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4),
     cuts=st.lists(st.integers(min_value=0, max_value=2000), max_size=30),

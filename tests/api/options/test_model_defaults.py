@@ -49,7 +49,7 @@ def said_by(defaults: Defaults, source: Source) -> DefaultSettings:
 
 
 @given(body=BODY, preset=SOURCE, options=SOURCE, file=FILE, texts=st.booleans())
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, max_examples=50)
 def test_each_setting_comes_from_the_first_source_that_says_it(
     body: dict[str, Any], preset: DefaultSettings, options: DefaultSettings, file: dict[str, Any], texts: bool
 ) -> None:
@@ -146,7 +146,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["do_sample", *SETTINGS]), _JSON))
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, max_examples=50)
 def test_no_file_can_give_a_value_that_a_body_could_not(content: dict[str, Any]) -> None:
     """Nor keep the server from starting."""
     defaults, ignored = of_file(content)

@@ -50,7 +50,7 @@ def test_only_chunks_of_its_full_size_count() -> None:
     assert ceiling.tokens == 80
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.integers(1, 4096), st.integers(1, 4096), st.lists(st.integers(0, 4096), max_size=60))
 def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunks: list[int]) -> None:
     """Whatever is computed; a chunk of full size raises even the smallest."""
@@ -65,7 +65,7 @@ def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunk
     assert ceiling.tokens == whole or ceiling.tokens > before
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(
     tokens=st.integers(16, WHOLE),
     memory=st.none() | st.integers(8, WHOLE),

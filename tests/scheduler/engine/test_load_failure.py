@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.limits import MemoryTooSmall
@@ -46,7 +46,6 @@ def test_a_refusal_with_its_own_words_is_said_as_it_is() -> None:
 
 
 @given(text=st.text())
-@settings(derandomize=True)
 def test_it_is_one_bounded_line_whatever_the_error_says(text: str) -> None:
     said = in_one_line(ValueError(text))
     assert len(said.splitlines()) == 1

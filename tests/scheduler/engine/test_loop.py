@@ -212,7 +212,7 @@ _commands = st.one_of(
 """A request, or the id to cancel: one that runs, waits, has ended, is not there yet, or never comes."""
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(300))
+@settings(deadline=None, max_examples=examples(300))
 @given(slots=st.integers(1, 4), turns=st.lists(st.lists(_commands, max_size=5), max_size=20))
 def test_every_schedule_keeps_the_promises(
     slots: int, turns: list[list[tuple[Kind, int, int] | int]]

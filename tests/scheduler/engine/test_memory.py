@@ -91,7 +91,7 @@ class _Farm:
             self.preempted.append(frame.counters.preempted)
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(30))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 130), st.integers(1, 160)), min_size=1, max_size=16),
     budget_tokens=st.integers(140, 800),

@@ -38,7 +38,7 @@ def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPac
     return pace
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(100))
 @given(
     decoding=st.integers(1, 32),
     context=st.integers(0, 30_000),

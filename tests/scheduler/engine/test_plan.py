@@ -84,7 +84,7 @@ def _ids(todo: StepPlan) -> list[int]:
     return [admit.sequence.request_id for admit in todo.admit]
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(
     ids=st.lists(st.integers(0, 99), unique=True, max_size=40),
     free=st.integers(-2, 40),
@@ -228,7 +228,7 @@ def _taught(target: float | None) -> PrefillPace:
     return pace
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(
     prompts=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 3000)), max_size=12),
     decoding=st.integers(0, 32),
@@ -277,7 +277,7 @@ def test_a_step_stays_within_its_target_or_computes_the_least(
         assert todo.predicted_seconds <= within * 1.001 + 0.0006 * joining
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(100))
 @given(
     answers=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 3)), min_size=1, max_size=12),
     budget=st.integers(1, 4000),
@@ -311,7 +311,7 @@ def test_the_fewest_are_preempted_until_the_rest_fits(
 _positions = st.lists(st.integers(0, 12_000), max_size=40)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(boundaries=_positions, shared=_positions, start=st.integers(0, 6000), rest=st.integers(1, 6000))
 def test_stops_lie_inside_in_order_and_never_far_apart(
     boundaries: list[int], shared: list[int], start: int, rest: int

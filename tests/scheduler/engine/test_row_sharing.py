@@ -62,7 +62,7 @@ def test_what_all_begin_with_does_not_hide_a_long_row_s_rest() -> None:
     assert runs_in_place(paths) == {0: 2} | dict.fromkeys(range(1, 9), 0)
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(
     shared=st.lists(st.integers(0, 3000), max_size=8),
     cuts=st.lists(st.integers(1, 3000), min_size=1, max_size=5),
@@ -86,7 +86,7 @@ def test_a_hit_is_charged_for_what_its_row_will_do(shared: list[int], cuts: list
         assert charged >= min(known, max(shared, default=0))
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(
     paths=st.dictionaries(
         st.integers(0, 20),

@@ -86,7 +86,7 @@ def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
     assert told.reasons == {2: ["preempted", "nothing"]}
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=25), st.integers(1, 3))
 def test_what_it_sends_ends_with_a_slot_or_with_the_request(
     script: list[tuple[int, bool]], slots: int

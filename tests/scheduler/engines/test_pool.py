@@ -27,7 +27,7 @@ from tests.scheduler.engines.bench import PoolBench
 MOST_DEATHS = RecoveryConfig().max_request_deaths
 
 
-@settings(max_examples=examples(100), deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     engines=st.integers(1, 3),
     slots=st.integers(1, 4),

@@ -139,13 +139,11 @@ class Engines(RuleBasedStateMachine):
             assert sum(self.limits.values()) <= BUDGET
 
 
-Engines.TestCase.settings = settings(
-    deadline=None, max_examples=examples(100), stateful_step_count=40, derandomize=True
-)
+Engines.TestCase.settings = settings(deadline=None, max_examples=examples(100), stateful_step_count=40)
 TestEngines = Engines.TestCase
 
 
-@settings(deadline=None, max_examples=examples(300), derandomize=True)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     pinned=st.lists(st.integers(1, 60), max_size=3),
     others=st.lists(st.integers(1, 100), min_size=1, max_size=5),

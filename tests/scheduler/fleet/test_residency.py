@@ -135,7 +135,7 @@ _MODELS = st.lists(
 )
 
 
-@settings(max_examples=examples(50), deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None)
 @given(_MODELS)
 def test_the_machine_is_never_over_budget_and_nobody_starves(
     drawn: list[tuple[int, bool, float | None, float, list[int]]],

@@ -59,7 +59,7 @@ def fits(form: Form, value: Any) -> bool:
     return True
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(300))
+@settings(deadline=None, max_examples=examples(300))
 @given(schemas)
 @example({"allOf": [{"const": 1}, {"const": True}]})
 @example({"allOf": [{"enum": [0, "x"]}, {"enum": [False, "x"]}]})

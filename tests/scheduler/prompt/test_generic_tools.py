@@ -93,7 +93,7 @@ def test_a_template_without_a_system_role_has_all_in_the_first_question() -> Non
 
 
 @BY_TEMPLATE
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(prompt=loops(), told=st.sampled_from([0, 1, 2]))
 def test_each_turns_prompt_begins_with_the_one_before(name: str, prompt: ChatPrompt, told: int) -> None:
     """So that the prefix cache has all of it. `told`: where a system message stands, if there is one."""
@@ -109,7 +109,7 @@ def test_each_turns_prompt_begins_with_the_one_before(name: str, prompt: ChatPro
         assert after.startswith(before)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

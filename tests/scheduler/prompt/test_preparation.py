@@ -146,7 +146,7 @@ def test_a_configuration_without_a_vocabulary_leaves_it_to_the_tokenizer() -> No
 _SPECIAL = frozenset({0, 1, 2})
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(tokens=st.lists(st.integers(0, 6), max_size=900))
 def test_boundaries_are_few_ordered_and_inside(tokens: list[int]) -> None:
     """Whatever the tokens are; and those of a prompt that goes on begin with the same."""

@@ -65,7 +65,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(EVENTS)
 def test_whatever_happens_it_is_whole_and_bounded(events: list[tuple[str, float]]) -> None:
     """From arrival to now without a gap, in at most MOST_SPANS, no chunk lost: also where the engine's ages

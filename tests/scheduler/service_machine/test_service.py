@@ -98,20 +98,20 @@ def _holds(setup: Setup, todo: Sequence[Operation]) -> None:
         trio.run(_hold, setup, todo, clock=MockClock(autojump_threshold=0))
 
 
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None)
 @given(setup=setups, todo=operations)
 def test_everybody_is_answered_once_and_nothing_is_left(setup: Setup, todo: list[Operation]) -> None:
     _holds(setup, todo)
 
 
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None)
 @given(setup=setups, todo=with_troubled_starts)
 def test_so_it_is_where_starts_fail(setup: Setup, todo: list[Operation]) -> None:
     _holds(setup, todo)
 
 
 @pytest.mark.long
-@settings(max_examples=examples(600), deadline=None, derandomize=True)
+@settings(max_examples=examples(600), deadline=None)
 @given(setup=setups, todo=operations | with_troubled_starts)
 def test_so_it_is_in_many_orders(setup: Setup, todo: list[Operation]) -> None:
     _holds(setup, todo)
@@ -121,6 +121,6 @@ def test_so_it_is_in_many_orders(setup: Setup, todo: list[Operation]) -> None:
 def test_what_is_forgotten_is_found(owner: type, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as it is: the rules are judged, and do not only pass."""
     monkeypatch.setattr(owner, forgotten, lambda *_: None)
-    few = settings(max_examples=30, deadline=None, derandomize=True, phases=(Phase.generate,))
+    few = settings(max_examples=30, deadline=None, phases=(Phase.generate,))
     with pytest.raises(AssertionError):
         few(given(setup=setups, todo=operations)(_holds))()

@@ -18,7 +18,7 @@ salts = st.text(st.sampled_from(["\0", ":", "a", "x"]), max_size=6).flatmap(
 )
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(st.sampled_from(KEYS), salts, st.sampled_from(KEYS), salts)
 def test_no_two_adapters_and_salts_share_prefixes(one: str, salt: str, other: str, other_salt: str) -> None:
     """Whatever a client sends as its salt."""

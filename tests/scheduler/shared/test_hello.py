@@ -25,7 +25,7 @@ def hello(token: str = TOKEN, role: str = "engine", version: int = PROTOCOL_VERS
     return Hello(version, token, role, "mac-2")
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.text(max_size=80), st.sampled_from(["engine", "rank 1", ""]), st.integers(0, 99))
 def test_only_an_engine_with_the_token_gets_in(token: str, role: str, version: int) -> None:
     """All strangers are refused in the same words, which say nothing of what is waited for."""
@@ -61,7 +61,7 @@ def test_a_later_version_may_add_fields() -> None:
     assert read_hello(body).version == PROTOCOL_VERSION + 1
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.binary(max_size=MOST_HELLO_BYTES))
 def test_garbage_is_a_link_error(body: bytes) -> None:
     try:

@@ -90,7 +90,7 @@ budgets = st.builds(
 answers = st.lists(st.integers(1, TOKENS - 1), max_size=40)
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(400))
+@settings(deadline=None, max_examples=examples(400))
 @given(budget=budgets, wishes=answers)
 def test_reasoning_is_never_longer_than_its_budget(budget: ThinkingBudget, wishes: list[int]) -> None:
     """All of it together, counted between complete marks; and the count that is reported is this one."""
@@ -106,7 +106,7 @@ def test_reasoning_is_never_longer_than_its_budget(budget: ThinkingBudget, wishe
         assert limit.reasoning_tokens < budget.tokens + len(budget.end)
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(400))
+@settings(deadline=None, max_examples=examples(400))
 @given(budget=budgets, wishes=answers)
 def test_a_spent_budget_ends_reasoning_for_good(budget: ThinkingBudget, wishes: list[int]) -> None:
     """As many tokens after the last as the end mark may have, reasoning is over, and none comes again."""
@@ -121,7 +121,7 @@ def test_a_spent_budget_ends_reasoning_for_good(budget: ThinkingBudget, wishes: 
         assert reasoning_of(budget, answer[: spent + len(budget.end)]) == whole
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(budget=budgets, wishes=answers)
 def test_the_state_is_a_function_of_the_ids(budget: ThinkingBudget, wishes: list[int]) -> None:
     """Built anew from the answer so far before each token, it makes the same answer. A token that comes
@@ -138,7 +138,7 @@ def test_the_state_is_a_function_of_the_ids(budget: ThinkingBudget, wishes: list
     assert limit.reasoning_tokens == ThinkingLimit(budget, answer).reasoning_tokens
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(600))
+@settings(deadline=None, max_examples=examples(600))
 @given(budget=budgets, wishes=answers, unknown=st.integers(1, TOKENS - 1))
 def test_one_unknown_token_is_waited_for_only_where_it_matters(
     budget: ThinkingBudget, wishes: list[int], unknown: int

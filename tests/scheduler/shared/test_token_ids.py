@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler.shared.token_ids import common_run, compact
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(left=st.lists(st.integers(0, 1), max_size=40), start=st.integers(0, 9), data=st.data())
 def test_a_common_run_ends_at_the_first_difference(left: list[int], start: int, data: st.DataObject) -> None:
     """The bisection finds what a walk token by token finds."""

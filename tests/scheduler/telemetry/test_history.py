@@ -42,7 +42,7 @@ def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:
     }
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 25), st.integers(0, 25))
 def test_a_reader_gets_each_kept_sample_once_in_order(samples: int, seen: int) -> None:
     """The newest ones, as many as it has not seen."""
@@ -59,7 +59,7 @@ def test_a_reader_gets_each_kept_sample_once_in_order(samples: int, seen: int) -
 EDGES = (0.1, 1.0, 10.0, math.inf)
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.integers(0, 5), min_size=4, max_size=4), st.floats(0.01, 0.99))
 def test_a_quantile_is_within_the_bucket_of_that_share(counts: list[int], share: float) -> None:
     """And none of what was observed before counts."""

@@ -272,7 +272,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_asked(wrong: list[str]) 
 COUNTS = st.integers(0, 1 << 50)
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(
     numbers=st.fixed_dictionaries(
         {"physical_bytes": COUNTS, "limit_bytes": COUNTS, "cores": st.integers(1, 999)}

@@ -59,7 +59,7 @@ def test_a_processor_computes_in_float32() -> None:
     assert plan(mac(64)).weights_bytes == 4 * GB
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(
     st.integers(1, 512),
     st.integers(0, 300 * GB),

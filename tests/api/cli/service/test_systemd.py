@@ -148,7 +148,7 @@ def test_what_cannot_be_asked_or_written_is_named(machine: Machine, monkeypatch:
 
 
 @given(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 def test_a_word_is_read_back_as_it_was(word: str) -> None:
     """By systemd's rules: quotes, backslashes, %% for a specifier's sign and $$ for a variable's."""
     text = quoted(word)
@@ -163,7 +163,7 @@ def test_a_word_is_read_back_as_it_was(word: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 def test_a_variable_is_read_back_as_it_was(value: str) -> None:
     (line,) = shlex.split(_lines({"NAME": value}), comments=True)
     assert line == f"NAME={value}"

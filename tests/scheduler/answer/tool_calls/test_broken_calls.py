@@ -76,7 +76,7 @@ def test_a_call_in_reasoning_is_one_if_it_is_whole(name: str) -> None:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(20))
+@settings(deadline=None, max_examples=examples(20))
 @given(data=st.data())
 def test_any_damage_is_a_call_or_a_malformed_one(name: str, data: st.DataObject) -> None:
     """Pieces dropped, repeated and swapped. A call that is not malformed has a JSON object, a malformed one

@@ -139,7 +139,7 @@ def read(template: Template, raw: str, cuts: list[int]) -> Message:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(12))
+@settings(deadline=None, max_examples=examples(12))
 @given(data=st.data())
 def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
     """Character for character: line breaks, white space at both ends, quotes, other notations' marks."""
@@ -165,7 +165,7 @@ def agrees(template: Template, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if TEMPLATES[name].parser in PARSERS])
-@settings(deadline=None, derandomize=True, max_examples=examples(15))
+@settings(deadline=None, max_examples=examples(15))
 @given(data=st.data())
 def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
     """The judge of every notation: its reading of the whole block, coerced."""

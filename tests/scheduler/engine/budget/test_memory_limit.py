@@ -108,7 +108,7 @@ def test_weights_kv_pool_and_peak_are_within_the_limit(option: float, weights: i
     assert limit.pool_bytes > 0
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(weights=st.integers(0, 200 * _GB))
 def test_the_least_limit_leaves_what_is_needed_and_hardly_more(weights: int) -> None:
     """Whatever the pool takes of it, which grows with the limit."""

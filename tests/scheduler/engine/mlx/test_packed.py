@@ -50,7 +50,7 @@ def test_they_are_within_a_step_of_what_was_packed(size: int, bits: Bits, device
     assert float(mx.abs(found - numbers).max()) <= 1.01 * step
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(40))
 @given(
     bits=st.sampled_from(_BITS),
     size=st.sampled_from([32, 64, 96, 128]),
@@ -78,7 +78,7 @@ def test_products_are_those_of_the_unpacked_numbers(
             assert _close(half.weighted(weights), weights @ numbers)
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(30))
 @given(tokens=st.integers(2, 40), packing=st.sampled_from(_PACKINGS), data=st.data())
 def test_a_split_packs_nothing_again(tokens: int, packing: Packing, data: st.DataObject) -> None:
     """Anywhere: the halves have the words of the whole, and keep no larger array alive."""

@@ -32,7 +32,7 @@ _OPERATIONS = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(operations=_OPERATIONS, nodes=st.integers(0, 6), of_snapshot=st.integers(0, 9))
 def test_never_more_than_the_bound(
     operations: list[tuple[list[int], bool, bool]], nodes: int, of_snapshot: int

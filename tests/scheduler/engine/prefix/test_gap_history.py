@@ -16,7 +16,7 @@ from scheduler.engine.prefix.gap_history import (
     hit_densities,
 )
 
-PURE = settings(deadline=None, derandomize=True)
+PURE = settings(deadline=None)
 shares = st.lists(st.floats(0.0, 1.0), min_size=BUCKETS, max_size=BUCKETS)
 gaps = st.lists(st.floats(0.0, 1e5), max_size=60)
 

@@ -78,7 +78,7 @@ def test_a_return_after_its_eviction_still_counts() -> None:
     assert times.density(SESSION, 70.0) > 0.01
 
 
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

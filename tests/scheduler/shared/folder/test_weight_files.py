@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import StartupError
@@ -31,7 +31,6 @@ WHOLE = safetensors(
 
 
 @given(kept=st.integers(0, len(WHOLE) - 1))
-@settings(derandomize=True)
 def test_a_file_cut_anywhere_is_named(kept: int) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
@@ -41,7 +40,6 @@ def test_a_file_cut_anywhere_is_named(kept: int) -> None:
 
 
 @given(content=st.binary(min_size=8, max_size=200))
-@settings(derandomize=True)
 def test_other_bytes_are_refused_in_words(content: bytes) -> None:
     """No other exception, whatever the file holds."""
     with TemporaryDirectory() as folder:

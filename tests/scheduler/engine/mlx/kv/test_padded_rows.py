@@ -65,7 +65,7 @@ class _Oracle:
         assert _contents(self.rows) == self.tokens
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
     """Any chunks, ragged ones too, any joins, leaves and forgotten beginnings, in any order."""
@@ -108,7 +108,7 @@ def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
         batch.check()
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObject) -> None:
     """With room for the longest of what all rows still need, as rows join and grow up to that."""
@@ -127,7 +127,7 @@ def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObje
         assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(40))
 @given(
     rows_like=st.lists(st.tuples(st.integers(1, 300), st.sampled_from([1, 3, 16])), min_size=2, max_size=5),
     drafted=st.sampled_from([2, 8, 16]),

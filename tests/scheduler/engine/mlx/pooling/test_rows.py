@@ -85,7 +85,7 @@ def test_a_cancelled_text_is_gone_at_once(steps: int, folder: Path) -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 64), max_size=40), most=st.integers(1, 256))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 def test_padding_is_bounded(lengths: list[int], most: int) -> None:
     """Every row is in one group; a group has at most `most` tokens with its padding, or is one row."""
     groups = groups_of(lengths, most)

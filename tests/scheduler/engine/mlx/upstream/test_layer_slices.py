@@ -56,7 +56,7 @@ def test_a_failure_leaves_the_model_as_it_was() -> None:
     assert kind.__call__ is before
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.integers(1, 200), st.floats(0.001, 1000), st.floats(0.01, 100))
 def test_a_slice_takes_no_longer_than_the_bound(layers: int, predicted: float, most: float) -> None:
     """Unless one layer does; and there are no more slices than need be, up to rounding."""

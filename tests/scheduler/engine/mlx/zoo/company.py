@@ -274,7 +274,7 @@ class Kind:
     def meet(self, examples: int, pairs: int) -> None:
         """Hold random company to the oracle: this many schedules, and as many of prompts of which one is the
         beginning of another. The first that fails is not shrunk, which takes minutes."""
-        quiet = settings(derandomize=True, deadline=None, database=None, phases=[Phase.generate])
+        quiet = settings(deadline=None, database=None, phases=[Phase.generate])
         if examples:
             visits = _ALL if self._rule is None else _PLAIN_ONES
             settings(quiet, max_examples=examples)(given(visits, _ROUGH)(self.check))()
