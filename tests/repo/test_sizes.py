@@ -105,7 +105,7 @@ BUDGET = {
     "tests/scheduler/engines": 1_894,
     "tests/scheduler/fleet": 797,
     "tests/scheduler/grammar": 2_169,
-    "tests/scheduler/intake": 1_171,
+    "tests/scheduler/intake": 1_173,
     "tests/scheduler/models": 490,
     "tests/scheduler/processes": 1_034,
     "tests/scheduler/prompt": 2_159,
