@@ -18,7 +18,6 @@ from scheduler.errors import (
     QueueFull,
     SchedulerError,
     TenantLimit,
-    Unavailable,
 )
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
@@ -123,18 +122,6 @@ def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[
             with pytest.raises(QueueFull, match=f"{queue.prompt_tokens} prompt tokens are waiting"):
                 admission.admit(ask(), 0.0, prompt_tokens=tokens)
         assert queue.prompt_tokens <= limit or len(queue) == 1
-
-
-def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
-    """Unavailable, also where there would be room."""
-    admission = Admission(empty_queue(IntakeConfig(max_queue=1)))
-    admission.block("the engine does not start")
-    error = refusal(lambda: admission.admit(ask(), 0.0, prompt_tokens=0))
-    assert type(error) is Unavailable
-    assert error.message == admission.blocked(0.0) == "the engine does not start"
-    assert error.retry_after_seconds == 10
-    admission.unblock()
-    admission.admit(ask(), 0.0, prompt_tokens=0)
 
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:
