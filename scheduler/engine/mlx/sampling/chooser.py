@@ -1,4 +1,4 @@
-"""The seam between the two ways to choose tokens: MLX's graph (`graph_chooser.py`), NumPy
+"""The seam between the two ways to choose tokens: MLX's graph (`draw.py`), NumPy
 (`host_chooser.py`).
 
 `tests/scheduler/engine/mlx/sampling/test_rows_sampler.py` holds both to one contract.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -37,13 +36,6 @@ def test_cuda_never_raises_for_shapes_that_it_has_not_cached() -> None:
         "MLX_CUDA_GRAPH_CACHE_SIZE": "800",
         "MLX_PTX_CACHE_DIR": "kernels",
     }
-
-
-def test_compiled_kernels_are_the_users_own_and_of_one_release(tmp_path: Path) -> None:
-    """MLX's own place can be written by everybody, and a place that is given to it has no release in it."""
-    environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    set_defaults(environment)
-    assert environment["MLX_PTX_CACHE_DIR"] == str(tmp_path / "penstock" / f"mlx-cuda-{version('mlx')}")
 
 
 def test_half_a_kernel_is_not_met_by_the_next_engine(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.disk.disk_tier import DiskTier
 from tests.examples import examples, sampled
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
-from tests.scheduler.engine.mlx.reuse import disk_of, words
+from tests.scheduler.engine.mlx.reuse import words
 from tests.scheduler.engine.mlx.zoo.company import Kind
 
 
@@ -44,29 +43,3 @@ def test_a_row_without_its_adapter_is_refused(tmp_path: Path) -> None:
     retired = engine.heard[submit.request_id].retired
     assert retired is not None
     assert (retired.reason, retired.detail) == ("refused", "its adapter is not loaded")
-
-
-def test_prefixes_on_disk_are_those_of_one_adapter(tmp_path: Path) -> None:
-    """A restarted engine reads what was computed with the same adapter, and nothing else."""
-    prompt = words(530, 5)
-
-    def engine() -> AdaptedEngine:
-        return engine_of(
-            "qwen3",
-            tmp_path,
-            tier=DiskTier(tmp_path / "disk", "a model", 1 << 30, lone_snapshots=False),
-            prefill_chunk_tokens=128,
-        )
-
-    first = engine()
-    red, blue = (source.key for source in first.sources)
-    first.ask(first.submit(prompt, adapter=red))
-    while not first.loop.resting:
-        first.iterate()
-    assert disk_of(first.backend).tier.close(20.0)
-    second = engine()
-    heard = {
-        key: second.ask(second.submit([*prompt, 7], adapter=key, max_tokens=2))[0].cached
-        for key in ("", blue, red)
-    }
-    assert heard == {"": 0, blue: 0, red: 512}
