@@ -84,7 +84,7 @@ class Draw:
 
 
 class GraphChooser:
-    """A `Chooser` in MLX's graph: penalties, then the argmax or a draw, the rows' parameters side by side."""
+    """Penalties, then the argmax or a draw, the rows' parameters side by side on the device."""
 
     def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
         self._rows = tuple(rows)

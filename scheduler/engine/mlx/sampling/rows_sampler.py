@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from scheduler.engine.constraint import allowed_tokens, mask_stops
-from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
+from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.draw import GraphChooser, gumbel
 from scheduler.engine.mlx.sampling.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
@@ -49,7 +49,7 @@ class RowsSampler:
         self.draws_on_host = on_host and any(row.counts is not None or row.cuts for row in rows)
         """Whether a call waits for the logits, which stalls the device's pipeline: therefore rows without
         penalties and cut-offs stay in the graph, except for their random numbers."""
-        self._chooser: Chooser
+        self._chooser: GraphChooser | HostChooser
         if self.draws_on_host:
             self._chooser = HostChooser(self.rows)
         else:

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
 from scheduler.engine.mlx.environment import drop_compiled, set_defaults
+from scheduler.engine.mlx.load_check import computes_in_float32
 from scheduler.engine.mlx.loading import load
-from scheduler.engine.mlx.sharing_check import computes_in_float32, shares_in_place
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Ready
 from tests.scheduler.engine.mlx.families import random_model
@@ -98,18 +97,3 @@ def test_where_an_operator_wants_tf32_the_checks_know(
     with forced(CUDA):
         assert _loaded(tiny_folder, "float32").float32 == "tf32"
         assert not computes_in_float32(model)
-        monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _coarse)
-        assert shares_in_place(model)
-
-
-_exact = mx.fast.scaled_dot_product_attention
-
-
-def _coarse(*args: mx.array, **fields: object) -> mx.array:
-    """With 10 bits of mantissa, and so unlike the part that is shared in place."""
-    return _exact(*(_rounded(array) for array in args), **fields)  # type: ignore[arg-type]
-
-
-def _rounded(array: mx.array) -> mx.array:
-    bits = array.view(mx.uint32)
-    return ((bits + 0x1000) & 0xFFFFE000).view(mx.float32)

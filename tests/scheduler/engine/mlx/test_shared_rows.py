@@ -10,19 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx import shared_attention as attention
+from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
-from scheduler.engine.mlx.sharing_check import shares_in_place
 from tests.examples import examples
 from tests.scheduler.engine.mlx.families import random_model
-
-_SHARING = ["gpt_oss", "granitemoehybrid", "lfm2", "llama", "qwen3", "qwen3_next", "gemma3_text", "qwen3_5"]
-
-
-@pytest.mark.parametrize("family", _SHARING)
-def test_these_families_share(family: str) -> None:
-    """Grouped queries, sinks, hybrids: the check at load finds the attention equal."""
-    assert shares_in_place(random_model(family))
+from tests.scheduler.engine.mlx.reuse import checked
+from tests.scheduler.engine.mlx.zoo.census import SMALL
 
 
 @pytest.mark.usefixtures("device_of_its_own")
@@ -30,10 +24,10 @@ def test_a_device_whose_exponential_fails_far_below_zero_keeps_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The check at load has a padded row and a part that is masked as a whole: e**-1e30 must be 0 there."""
-    model, ordinary = random_model("qwen3"), mx.exp
-    assert shares_in_place(model)
+    model, ordinary = random_model("qwen3", **SMALL), mx.exp
+    assert checked(model, "qwen3") == Batching()
     monkeypatch.setattr(mx, "exp", lambda x: mx.where(x < -1e9, mx.nan, ordinary(x)))
-    assert not shares_in_place(model)
+    assert checked(model, "qwen3") == Batching(in_place=False)
 
 
 @settings(deadline=None, max_examples=examples(60))

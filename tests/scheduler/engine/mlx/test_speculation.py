@@ -18,15 +18,10 @@ from scheduler.request import GenerationRequest, Tool, ToolChoice
 from scheduler.shared.messages import Submit
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import prefixes_of
-from tests.examples import sampled
 from tests.scheduler.engine.guesses import eager, spoilt
-from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 from tests.scheduler.engine.mlx.test_thinking_grammars import person
-
-CUT = ("deepseek_v3", "llama", "qwen3")
-"""Families whose layers can all be cut: latent attention, and keys and values."""
 
 
 def predicted(submits: Iterable[Submit], answers: Mapping[int, Sequence[int]]) -> list[Submit]:
@@ -41,14 +36,6 @@ def speculating(engine: ReuseEngine, speculation: Speculation) -> ReuseEngine:
     slots = 8
     engine.loop = EngineLoop(engine.backend, slots, PrefillPace(8), speculation=speculation)
     return engine
-
-
-@pytest.mark.parametrize(
-    "family", sampled(sorted(FAMILIES), ["deepseek_v3", "qwen3", "gpt_oss", "qwen3_next"])
-)
-def test_families_whose_layers_can_all_be_cut_verify_drafts(family: str) -> None:
-    """And no others: what a window or a state has dropped does not come back."""
-    assert engine_of(family).backend.facts.verifies == (family in CUT)
 
 
 def test_the_second_turn_finds_accepted_tokens_only() -> None:

@@ -24,7 +24,7 @@ from scheduler.errors import RequestRefused
 from scheduler.request import Sampling as AskedSampling
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.structure import Pattern
-from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
+from tests.contracts.journal import GREEDY, Journal, alone, answers, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
@@ -181,6 +181,12 @@ def test_a_row_of_nan_fails_alone(tiny: Tiny, expected: dict[int, list[int]], sa
             assert course.tokens == expected[submit.request_id]
     journal.finish()
     assert journal.courses[9].tokens == healthy
+
+
+def test_an_end_that_is_no_token_of_the_model_holds_nobody(tiny: Tiny) -> None:
+    """A configuration may name end tokens beyond the vocabulary: no index outside of an array."""
+    submit = _replace(request(1, prompt_of(5, 3), 6, stop=(512, 1 << 20)), min_tokens=4)
+    assert len(answers(tiny.backend(), [submit])[1].tokens) == 6
 
 
 def test_a_grammar_and_a_tiny_penalty(model: GrammarModel, way: str) -> None:
