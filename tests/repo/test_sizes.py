@@ -32,7 +32,7 @@ BUDGET = {
     "api/smollm2": 283,
     "loadtests": 2_811,
     "loadtests/chaos": 1_141,
-    "loadtests/device": 1_343,
+    "loadtests/device": 1_336,
     "loadtests/fuzz": 519,
     "loadtests/step": 690,
     "scheduler": 1_747,
