@@ -36,7 +36,7 @@ from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
 from api.dialects.decisions.routes import decision_routes
-from api.dialects.embeddings.routes import embedding_routes
+from api.dialects.embeddings import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
 from api.dialects.responses.routes import responses_routes

@@ -91,7 +91,7 @@ FAULTS = (
     Fault("api/dialects/openai/encode.py", "bool(end.malformed_calls)", "False"),
     Fault("api/dialects/anthropic/encode.py", '"tool_use" if calls else "end_turn"', '"end_turn"'),
     Fault("api/dialects/completions/encode.py", "len(echo) + entry.offset", "entry.offset"),
-    Fault("api/dialects/embeddings/routes.py", '"index": index', '"index": 0'),
+    Fault("api/dialects/embeddings.py", '"index": index', '"index": 0'),
     Fault("api/dialects/scores/routes.py", "index: -scores[index])", "index: scores[index])"),
     Fault("api/dialects/readings.py", "body.cache_salt or", ""),
     Fault("api/dialects/responses/encode.py", '"incomplete" if cut else "completed"', '"completed"'),

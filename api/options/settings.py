@@ -53,7 +53,7 @@ class ServeSettings(ModelSettings):
     )
     max_stored_bytes: Bytes = option(
         "HTTP",
-        "Total size of the stored responses and conversations, each response counted with its conversation.",
+        "Total size of the stored responses, each counted with its conversation.",
         256 << 20,
         ge=0,
     )

@@ -110,7 +110,7 @@ class ResponseEncoder:
         return added + self._event("response.content_part.added", fields)
 
     def _is_summary(self, block: Block) -> TypeGuard[ReasoningBlock]:
-        return isinstance(block, ReasoningBlock) and self._envelope.echo.summarizes
+        return isinstance(block, ReasoningBlock) and self._envelope.summarizes
 
     def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         """Frame a delta from a template, because there is one for each piece."""

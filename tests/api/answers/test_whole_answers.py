@@ -18,7 +18,7 @@ from trio.testing import trio_test
 
 from api.answers.whole_answer import MAX_HELD_BYTES, WholeAnswer, WholeChoice, held_bytes
 from api.bodies.json_pieces import SLICE_BYTES, SLICE_PIECES, JsonList, PiecedResponse, json_pieces, json_text
-from api.dialects.openai.encode import completion_object
+from api.dialects.openai.encode import ChunkEncoder
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
 from scheduler.request import GenerationRequest, TextPrompt
 from tests.api.client import client_of
@@ -95,7 +95,7 @@ async def test_a_large_answer_is_never_whole_in_memory() -> None:
         nonlocal longest, total
         longest, total = max(longest, len(part)), total + len(part)
 
-    response = PiecedResponse(completion_object("id", 1, "m", answer, logprobs=True), offload, "")
+    response = PiecedResponse(ChunkEncoder("id", 1, "m").whole(answer, logprobs=True), offload, "")
     tracemalloc.start()
     try:
         headers = await sent(response, on_part)

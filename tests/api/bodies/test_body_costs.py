@@ -64,8 +64,6 @@ MODELS = body_routes()
 _BOUNDED = {
     "/v1/models": "the operator's names",
     "/v1/models/{name:path}": "one of them",
-    "/v1/conversations": "sixteen short pairs of metadata",
-    "/v1/conversations/{conversation_id}": "the same, or three fields: deleted",
     "/v1/responses": "WebSocket is refused, whatever is asked",
     "/v1/responses/{response_id}": "three fields: deleted",
     "/v1/messages/count_tokens": "a number",

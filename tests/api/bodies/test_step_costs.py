@@ -21,7 +21,7 @@ from api.answers.event_stream import _send_all
 from api.bodies.worker_threads import WorkerThreads
 from api.dialects.openai.encode import ChunkEncoder
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Echo, Envelope
+from api.dialects.responses.envelope import Envelope
 from api.dialects.responses.event_log import EventLog
 from api.dialects.responses.schema import CreateResponse
 from scheduler.answer.answer_format import AnswerFormat, tool_syntax
@@ -243,7 +243,7 @@ def _longest_turn_of_an_end(tokens: int) -> float:
     ended = Finished(FinishReason.STOP, Usage(1, 0, tokens, 0))
     stored, log, longest = list[bytes](), EventLog(max_bytes=1 << 30), Longest()
     body = CreateResponse.model_validate({"input": "x"})
-    envelope = Envelope("resp_1", 7, "m", Echo.of(body, Sampling(), {}))
+    envelope = Envelope.of(body, "resp_1", "m", Sampling(), {})
     encoder = ResponseEncoder(envelope, lambda status, text, blocks: stored.append(text))
     for _ in range(tokens // 32):
         encoder.event(0, TextDelta("word " * 32, (entry,) * 32))
