@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -346,8 +345,7 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
             path = model_folder.find(name)
             if not (path / "config.json").exists():
                 raise StartupError(
-                    f"--model: {name} holds no config.json, so it is no model's folder:"
-                    f" `penstock models --models-folder {shlex.quote(name)}` lists the models in it"
+                    f"--model: {name} holds no config.json, so it is no model's folder: name one in it"
                 )
             return path, name, ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 import trio
 import trio.testing
@@ -12,7 +11,6 @@ from trio.testing import trio_test
 
 from api.http.asgi import Application
 from api.served_models import ServedModels
-from loadtests.client import Answer, ask
 from loadtests.driver import Driver, HealthMeter
 from loadtests.figures import measure
 from loadtests.record import Outcome, RunRecord
@@ -98,15 +96,6 @@ async def test_every_failure_has_its_own_name(autojump_clock: trio.testing.MockC
 
 
 @trio_test
-async def test_a_stream_that_ends_in_the_middle_is_cut() -> None:
-    chunk = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=chunk))
-    async with httpx.AsyncClient(transport=transport) as http:
-        answer = await ask(http, "http://x", {}, Answer())
-    assert (answer.outcome, answer.text, answer.detail) == (Outcome.CUT, "a", "no end mark")
-
-
-@trio_test
 async def test_clients_with_a_timeout_say_so_and_leave_when_it_is_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -171,22 +160,6 @@ async def test_time_is_a_bound(autojump_clock: trio.testing.MockClock) -> None:
     assert {request.outcome for request in run.requests} == {Outcome.UNFINISHED}
     assert run.ended_at == pytest.approx(15)
     assert all(len(request.stamps) == 14 for request in run.requests)
-
-
-@trio_test
-async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
-    """A closed loop of four clients finishes about four requests a second here; the run sends five times
-    that. The probe is no part of the record."""
-    script = Script(first_seconds=0.6, gap_seconds=0.1)
-    plan = scenario(
-        arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 4.5},
-        sessions=None,
-        bounds={"seconds": 6, "request_seconds": 5},
-    )
-    run = await drive(ScriptedTarget(lambda number: script), plan)
-    assert run.settings["agents: measured capacity"] == "3.56 requests/s"
-    # Sixteen finished in 4.5 s; five times that, at random.
-    assert 10 < len(run.requests) / 6 < 27
 
 
 @trio_test
