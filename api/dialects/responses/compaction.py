@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.answers.event_stream import Frame
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
+from api.answers.whole_answer import WholeChoice
 from api.dialects.responses.encode import Remember, ResponseEncoder
 from api.dialects.responses.envelope import Envelope, status_of
 from api.dialects.responses.items import compaction_item
@@ -73,8 +74,8 @@ class CompactionEncoder(ResponseEncoder):
     def event(self, choice: int, event: AnswerPiece | Finished) -> Frame:
         if isinstance(event, Finished):
             self._end = event
-            return b""
-        self._choice.add(event)
+        else:
+            self._choice.add(event)
         return b""
 
     def finish(self, usage: Usage) -> Frame:

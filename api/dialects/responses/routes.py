@@ -15,10 +15,10 @@ from fastapi.responses import Response
 
 from api.access.auth import CallerOf
 from api.access.identity import Caller
-from api.answers.block_sequence import whole_blocks
+from api.answers.answer_blocks import Block
 from api.answers.errors import ONLY_HTTP, ApiFailure, refused
 from api.answers.openapi import STREAMED
-from api.answers.whole_answer import Block, WholeAnswer, check_size, held_bytes, whole_answer
+from api.answers.whole_answer import WholeAnswer, check_size, held_bytes, whole_answer
 from api.bodies.body import charge_body
 from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
@@ -211,7 +211,7 @@ def _add_creation(
         with hold():
             answer = await _whole(served, asked, http)
             (choice,) = answer.choices
-            blocks, status = whole_blocks(choice), status_of(choice.end.reason)
+            blocks, status = choice.sendable_blocks, status_of(choice.end.reason)
             items: Sequence[dict[str, Any]] = (
                 [compaction.item_of(asked.public_id, blocks)]
                 if asked.compacts
@@ -270,8 +270,7 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         asked, work = await _asked(body, caller, work, served, stored)
         name_unkept_budget(served.scheduler, asked.requests, http.scope, budget_field_of(body))
         answer = await _whole(served, asked, http)
-        (choice,) = answer.choices
-        item = compaction.item_of(asked.public_id, whole_blocks(choice))
+        item = compaction.item_of(asked.public_id, answer.choices[0].sendable_blocks)
 
         def text() -> bytes:
             compacted = {
