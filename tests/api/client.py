@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import httpx
 import trio
 from fastapi import FastAPI
 
-from api.app import AppOptions, make_app
+from api.app import make_app
 from api.dialects.responses.running import RunningResponses
 from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
@@ -35,11 +35,9 @@ def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
 
 
 def app_of(models: ServedModels, **options: Any) -> FastAPI:
-    """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
-    options.setdefault("stall_seconds", 60.0)
-    chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
+    """`options`: what else `make_app` takes."""
     forget_handlers()
-    return make_app(models, AppOptions(**chosen), **options)
+    return make_app(models, **{"stall_seconds": 60.0, **options})
 
 
 @asynccontextmanager

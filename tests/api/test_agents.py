@@ -49,7 +49,9 @@ async def test_an_agents_own_request_is_answered(agent: str, autojump_clock: tri
     assert response.status_code == 200, response.text
     (answer,) = answers_of(captured(agent)["path"], response.text, streams=True)
     assert answer.text == SAID
-    assert captured(agent)["tool_result"] in prompts(launcher)[0].split("<tool>")[-1]
+    (prompt,) = prompts(launcher)
+    assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
+    assert "x-anthropic-billing-header" not in prompt, "it changes with every request"
 
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
@@ -58,16 +60,6 @@ async def test_an_agents_requests_are_one_session(agent: str, autojump_clock: tr
     """Each agent names it in a header of its own; the fair queue groups its turns by it."""
     launcher, _ = await replay(agent)
     assert launcher.submits[0].session
-
-
-@trio_test
-async def test_claude_codes_billing_header_never_reaches_the_model(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """It changes with every request, and would prevent every prefix hit."""
-    launcher, _ = await replay("claude_code")
-    assert "x-anthropic-billing-header" in json.dumps(captured("claude_code"))
-    assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt.tolist())
 
 
 @trio_test
@@ -120,31 +112,6 @@ async def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name
     [submit] = launcher.submits
     assert "multi_agent_v1__close_agent" in submit.grammar
     assert "exec_command" not in submit.grammar
-
-
-@trio_test
-async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A name that two namespaces have is refused as a tool choice."""
-    bad = {
-        "type": "function",
-        "name": "f",
-        "strict": True,
-        "parameters": {"properties": {"a": {"type": "t"}}},
-    }
-    good = {"type": "function", "name": "f", "parameters": {}}
-    spaces = [
-        {"type": "namespace", "name": name, "description": "", "tools": [good, {**bad, "name": "g"}]}
-        for name in ("one", "two")
-    ]
-    _, response = await replay("codex", tools=spaces, tool_choice="required")
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tools.0.tools.1.parameters.properties.a.type")
-    _, response = await replay("codex", tools=spaces, tool_choice={"type": "function", "name": "f"})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tool_choice")
-    assert "none of the tools" in error["message"]
 
 
 @trio_test

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, assert_never
 import msgspec
 
 from api.answers import sse
+from api.answers.answer_blocks import ToolCallBlock
 from api.answers.errors import ApiError
 from api.answers.input_text import InputText, input_text
-from api.answers.whole_answer import ToolCallBlock, WholeAnswer, WholeChoice
+from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
 from scheduler.events import (
     AnswerPiece,
@@ -89,10 +90,8 @@ def _message(choice: WholeChoice, custom_names: Collection[str], shows_reasoning
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if shows_reasoning and choice.reasoning:
         message["reasoning_content"] = choice.reasoning
-    if calls:
-        # As in OpenAI's API: a message with only tool calls has no content.
-        message |= {"content": choice.text or None, "tool_calls": calls}
-    return message
+    # As in OpenAI's API: a message with only tool calls has no content.
+    return message | {"content": choice.text or None, "tool_calls": calls} if calls else message
 
 
 def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:

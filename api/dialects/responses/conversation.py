@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.dialects.openai.messages import not_json, spoken
 from api.dialects.responses.items import (
     AddedTools,

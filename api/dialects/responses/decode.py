@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from api.access.identity import ANYBODY, Caller
-from api.answers.whole_answer import Block
+from api.answers.answer_blocks import Block
 from api.dialects.openai.decode import chat_prompt, common
 from api.dialects.responses.conversation import input_messages, output_messages, with_instructions
 from api.dialects.responses.envelope import Envelope, Status

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.answers.errors import ApiError
 from api.answers.input_text import input_text
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool

@@ -11,7 +11,6 @@ from fastapi.responses import Response
 
 from api.access.auth import CallerOf
 from api.access.identity import Caller
-from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiFailure, refused
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import check_size, held_bytes, whole_answer
@@ -105,7 +104,7 @@ def _add_creation(
             kept_bytes=asked.kept_bytes,
         )
         (choice,) = answer.choices
-        blocks, status = whole_blocks(choice), status_of(choice.end.reason)
+        blocks, status = choice.sendable_blocks, status_of(choice.end.reason)
         items = envelope.items(blocks, choice.end.reason)
         response = {**envelope.response(status, items, answer.usage), **marked(choice.end)}
         answered = work.response(response, repeats=repeats)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.answers.block_sequence import whole_blocks
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import json_text
 from api.dialects.anthropic.encode import MessageEncoder, message_object
@@ -128,7 +127,7 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     response = responses_stream(list(pieces(sections, cuts)), reason)
     uncut = list(pieces(sections, []))
     assert response == responses_stream(uncut, reason)
-    blocks = whole_blocks(whole(uncut, reason).choices[0])
+    blocks = whole(uncut, reason).choices[0].sendable_blocks
     items = json.loads(json_text(ENVELOPE.items(blocks, reason)))
     for item in items:
         for part in item["content"] if item["type"] == "message" else ():

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
@@ -118,16 +117,6 @@ async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
     assert json.loads(b"".join(parts)) == content
     assert max(map(len, parts)) <= 3 * SLICE_PIECES
     assert offload.slices >= 8_000 // SLICE_PIECES
-
-
-@trio_test
-async def test_what_is_repeated_is_copied_in_a_thread() -> None:
-    """It may be megabytes, of which no byte is encoded again."""
-    offload, parts = InPlace(), list[bytes]()
-    text = msgspec.Raw(b'{"a": [' + b"0," * SLICE_BYTES + b"0]}")
-    await sent(PiecedResponse({"repeated": text}, offload, "", in_place=False), parts.append)
-    assert b"".join(parts) == b'{"repeated":' + bytes(text) + b"}"
-    assert offload.slices == len([part for part in parts if part])
 
 
 def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.answers.whole_answer import ToolCallBlock
+from api.answers.answer_blocks import ToolCallBlock
 from api.dialects.anthropic.encode import SIGNATURE, MessageEncoder
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.events import (

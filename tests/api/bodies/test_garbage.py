@@ -1,4 +1,5 @@
-"""A full collection of Python's garbage comes between requests, not while they wait."""
+"""When garbage is collected: fully between requests, not while they wait; not at all during large work and a
+moment after it, but never long."""
 
 from __future__ import annotations
 
@@ -11,36 +12,18 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.bodies.full_collections import LATEST_SECONDS, LOOK_SECONDS, FullCollections, collect_when_idle
+from api.bodies.garbage import LATEST_SECONDS, LOOK_SECONDS, MOST_SECONDS, LargeWork, collect_when_idle
 
 
 @pytest.fixture(autouse=True)
-def _thresholds() -> Iterator[None]:
+def _collector() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)  # Python's own, whatever the tests before have set
     gc.enable()
     yield
     gc.set_threshold(*before)
-
-
-def test_one_is_due_when_the_last_request_is_over() -> None:
-    """And none where there was no request since."""
-    collections = FullCollections(0.0)
-    assert [
-        collections.due(now, busy=busy) for now, busy in ((1, False), (2, True), (3, False), (4, False))
-    ] == [
-        False,
-        False,
-        True,
-        False,
-    ]
-
-
-def test_a_server_that_is_never_idle_collects_in_the_end() -> None:
-    """So that garbage has a bound."""
-    collections = FullCollections(0.0)
-    times = [now for now in range(0, 3 * int(LATEST_SECONDS), 10) if collections.due(now, busy=True)]
-    assert times == [LATEST_SECONDS, 2 * LATEST_SECONDS]
+    gc.unfreeze()
+    gc.enable()
 
 
 @trio_test
@@ -67,8 +50,50 @@ async def test_no_full_collection_while_a_thousand_conversations_wait(
             # Not one look's time, of which this task may wake first.
             await trio.sleep(2 * LOOK_SECONDS)
             assert generations.count(2) == 1
+            busy = True
+            await trio.sleep(LATEST_SECONDS + LOOK_SECONDS)
+            assert generations.count(2) == 2, "a server that is never idle collects in the end"
         finally:
             gc.callbacks.remove(note)
         assert len(waiting) == 1000
         assert made
         nursery.cancel_scope.cancel()
+
+
+class Held(LargeWork):
+    """It returns memory only when a test calls `_return`."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, lambda: None, lambda: self.now)
+
+    def return_soon(self) -> None: ...
+
+
+def test_the_collector_is_off_from_the_first_work_to_the_return_after_the_last() -> None:
+    work = Held()
+    work.begin()
+    work.end()
+    assert not gc.isenabled(), "what the work made is not decoded yet"
+    work.begin()
+    work._return()
+    assert not gc.isenabled(), "the next work goes on"
+    work.end()
+    work._return()
+    assert gc.isenabled()
+
+
+def test_work_without_end_does_not_keep_it_off() -> None:
+    """What was made meanwhile is visited by no partial collection."""
+    work = Held()
+    for _ in range(2):
+        work.begin()
+        work.end()
+        work.now += MOST_SECONDS + 1
+        assert not gc.isenabled()
+        made = [[] for _ in range(10_000)]  # type: ignore[var-annotated]
+        work.begin()
+        work.end()
+        assert gc.isenabled()
+        assert gc.get_count()[0] < len(made)
