@@ -66,7 +66,6 @@ class GrammarTokenizer(WireStruct, frozen=True):
 
 
 Float32: TypeAlias = Literal["float32", "tf32"]
-"""What Metal keeps resident, so that nothing else pushes it out of memory."""
 
 
 class EngineConfig(WireStruct, frozen=True):

@@ -22,7 +22,6 @@ def make_record(
     arrived_at: float = 0.0,
     tenant: str = "",
     session: str | None = None,
-    priority: int = 0,
     timeout_seconds: float | None = None,
     max_tokens: int = 8,
     prediction: str | None = None,
@@ -32,7 +31,6 @@ def make_record(
         stop=stop,
         tenant=tenant,
         session=session,
-        priority=priority,
         timeout_seconds=timeout_seconds,
         prediction=prediction,
     )
