@@ -21,7 +21,7 @@ BUDGET = {
     "api/cli": 1_625,
     "api/cli/doctor": 339,
     "api/cli/launch": 317,
-    "api/cli/models": 446,
+    "api/cli/models": 444,
     "api/dialects": 2_038,
     "api/dialects/anthropic": 931,
     "api/dialects/openai": 1_447,
