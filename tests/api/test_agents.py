@@ -13,9 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.unknown_fields import HEADER
 from tests.api.client import client_of
@@ -54,7 +52,7 @@ def test_an_agents_own_request_is_answered(agent: str) -> None:
     """No field is refused, and its stream ends with the model's text."""
 
     @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
+    async def check(clock: MockClock) -> None:
         launcher, response = await replay(agent)
         assert response.status_code == 200, response.text
         (answer,) = answers_of(captured(agent)["path"], response.text, streams=True)
@@ -63,7 +61,7 @@ def test_an_agents_own_request_is_answered(agent: str) -> None:
         assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
         assert "x-anthropic-billing-header" not in prompt, "it changes with every request"
 
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    check(clock=MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
@@ -71,15 +69,15 @@ def test_an_agents_requests_are_one_session(agent: str) -> None:
     """Each agent names it in a header of its own; the fair queue groups its turns by it."""
 
     @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
+    async def check(clock: MockClock) -> None:
         launcher, _ = await replay(agent)
         assert launcher.submits[0].session
 
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    check(clock=MockClock(autojump_threshold=0))
 
 
 @trio_test
-async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testing.MockClock) -> None:
+async def test_claude_code_finds_somebody_at_the_root(autojump_clock: MockClock) -> None:
     """`HEAD /` is its first request."""
     scheduler = make_scheduler(Playback(SAID))
     async with running(scheduler), client_of(scheduler) as client:
@@ -87,7 +85,7 @@ async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: MockClock) -> None:
     """The model gets one name; the call has the two, streamed and whole; sent back, it is one again."""
     call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
     for stream in (True, False):
@@ -138,9 +136,7 @@ def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str)
 
 
 @trio_test
-async def test_tools_that_run_at_openai_are_left_out_and_named(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_tools_that_run_at_openai_are_left_out_and_named(autojump_clock: MockClock) -> None:
     """Clients offer them by default, and an offer requires no use; next year's types are none of ours."""
     kinds = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "telepathy")
     tools = [*captured("codex")["body"]["tools"], *({"type": kind, "name": "x"} for kind in kinds)]

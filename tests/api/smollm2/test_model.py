@@ -57,12 +57,6 @@ def test_the_embedded_model_is_named_and_asks_no_registry(offline: None) -> None
     assert not list(Path(os.environ["XDG_CACHE_HOME"]).iterdir())
 
 
-def test_the_folder_is_the_one_that_earlier_releases_made() -> None:
-    """So that nothing is fetched again."""
-    at = model.folder({"XDG_CACHE_HOME": "/cache"})
-    assert at == Path("/cache/penstock/smollm2-135m-instruct-a4fae1b82e13ab79")
-
-
 def test_room_is_asked_for_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
