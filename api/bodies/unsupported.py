@@ -81,14 +81,13 @@ EVERYWHERE: Fields = {
     "no_stop_trim": Unsupported("use include_stop_str_in_output"),
     "stop_regex": Unsupported("use stop, with texts"),
     "adapters": Unsupported("name the adapter in model, as model:adapter"),
-    "xtc_probability": Unsupported(_NO_SAMPLER, (0,)),
-    "typical_p": Unsupported(_NO_SAMPLER, (1,)),
-    "tfs_z": Unsupported(_NO_SAMPLER, (1,)),
-    "top_a": Unsupported(_NO_SAMPLER, (0,)),
+    **dict.fromkeys(
+        ("xtc_probability", "top_a", "mirostat", "dynatemp_range", "dry_multiplier"),
+        Unsupported(_NO_SAMPLER, (0,)),
+    ),
+    **dict.fromkeys(("typical_p", "tfs_z"), Unsupported(_NO_SAMPLER, (1,))),
     "top_n_sigma": Unsupported(_NO_SAMPLER, (-1,)),
-    "mirostat": Unsupported(_NO_SAMPLER, (0,)),
-    "dynatemp_range": Unsupported(_NO_SAMPLER, (0,)),
-    "dry_multiplier": Unsupported(_NO_SAMPLER, (0,)),
+    "repetition_context_size": Unsupported("the penalty counts the whole context", (0,)),
     "modalities": _TEXT_ONLY,
     "audio": _TEXT_ONLY,
     "separate_reasoning": Unsupported("the server returns reasoning in its own field", only=(True,)),
@@ -109,6 +108,7 @@ EVERYWHERE: Fields = {
 RESPONSES: Fields = {
     **EVERYWHERE,
     "prompt": Unsupported("the server stores no prompts"),
+    "conversation": Unsupported("send previous_response_id, or the items"),
     "context_management": Unsupported("the server never removes parts of a conversation"),
 }
 EMBEDDINGS: Fields = {

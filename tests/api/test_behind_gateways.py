@@ -46,25 +46,3 @@ def test_what_a_gateway_fills_in_means_off(path: str, body: dict[str, Any], fill
         assert msgspec.structs.replace(second, request_id=first.request_id) == first
 
     check()
-
-
-BODIES = {
-    **{path: body for path, body, _ in FILLED},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
-}
-
-
-@pytest.mark.parametrize("path", BODIES)
-def test_the_routing_key_is_a_session_in_every_dialect(path: str) -> None:
-    """It is the only one of the session's headers that smg passes on."""
-
-    @trio_test
-    async def check() -> None:
-        launcher = Playback("one")
-        scheduler = make_scheduler(launcher, answer_format=HERMES)
-        async with running(scheduler), client_of(scheduler) as client:
-            response = await client.post(path, json=BODIES[path], headers={"X-SMG-Routing-Key": "agent-7"})
-        assert response.status_code == 200, response.text
-        assert [submit.session for submit in launcher.submits] == ["agent-7"]
-
-    check()

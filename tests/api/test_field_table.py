@@ -110,27 +110,6 @@ OBJECTS: dict[str, dict[str, Any]] = {
         "reasoning": {},
         "chat_template_kwargs": {},
     },
-    "/v1/messages": {
-        "messages": [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]},
-        ],
-        "tools": [{"name": "f", "input_schema": {}}],
-        "metadata": {},
-        "max_tokens": 5,
-    },
-    "/v1/responses": {
-        "input": [
-            {"type": "function_call", "call_id": "a", "name": "f", "arguments": {}},
-            {"type": "function_call_output", "call_id": "a", "output": "b"},
-        ],
-        "tools": [{"type": "function", "name": "f", "parameters": {}}],
-        "metadata": {},
-        "text": {},
-        "reasoning": {},
-        "client_metadata": {},
-    },
 }
 """Bodies with empty objects."""
 

@@ -60,10 +60,3 @@ async def test_caffeinate_ends_with_the_hold(tmp_path: Path, monkeypatch: pytest
     assert options == ["-i", "-t", str(HOLD_SECONDS)]
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), signal.SIGCONT)
-
-
-@trio_test
-async def test_a_system_without_it_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/no/such/folder")
-    with trio.fail_after(30):
-        await caffeinate()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
@@ -51,37 +50,6 @@ async def test_a_model_s_name_and_an_adapter_s_name_ask_for_the_adapter(
         assert len({base, red, blue}) == 3
         assert await text_of(client, "owner/alias:red") == red, "any name of the model"
         assert await text_of(client, "red") == red, "no model has this name"
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", {"prompt": "hello", "max_tokens": 8}),
-        ("/v1/responses", {"input": "hello", "max_output_tokens": 16}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}),
-        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hello"}]}),
-        ("/v1/tokenize", {"prompt": "hello"}),
-    ],
-)
-@trio_test
-async def test_every_dialect_takes_adapters(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, path: str, body: dict[str, Any]
-) -> None:
-    scheduler = with_adapters(tmp_path, "red")
-    async with running(scheduler), client_of(scheduler) as client:
-        answers = {}
-        for model in ("tiny", "tiny:red"):
-            response = await client.post(path, json={**body, "model": model, "temperature": 0})
-            assert response.status_code == 200, response.text
-            answers[model] = response.json()
-        if path in ("/v1/completions", "/v1/responses", "/v1/messages"):
-            assert answers["tiny:red"]["model"] == "tiny:red"
-            said = [
-                str(answer.get("choices") or answer.get("output") or answer.get("content"))
-                for answer in answers.values()
-            ]
-            assert said[0] != said[1]
-        assert (await client.post(path, json={**body, "model": "tiny:green"})).status_code == 404
 
 
 @trio_test

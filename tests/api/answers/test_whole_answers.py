@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
@@ -18,7 +17,7 @@ from trio.testing import trio_test
 
 from api.answers.whole_answer import MAX_HELD_BYTES, WholeAnswer, WholeChoice, held_bytes
 from api.bodies.json_pieces import SLICE_BYTES, SLICE_PIECES, JsonList, PiecedResponse, json_pieces, json_text
-from api.dialects.openai.encode import completion_object
+from api.dialects.openai.encode import ChunkEncoder
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
 from scheduler.request import GenerationRequest, TextPrompt
 from tests.api.client import client_of
@@ -95,7 +94,7 @@ async def test_a_large_answer_is_never_whole_in_memory() -> None:
         nonlocal longest, total
         longest, total = max(longest, len(part)), total + len(part)
 
-    response = PiecedResponse(completion_object("id", 1, "m", answer, logprobs=True), offload, "")
+    response = PiecedResponse(ChunkEncoder("id", 1, "m").whole(answer, logprobs=True), offload, "")
     tracemalloc.start()
     try:
         headers = await sent(response, on_part)
@@ -118,16 +117,6 @@ async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
     assert json.loads(b"".join(parts)) == content
     assert max(map(len, parts)) <= 3 * SLICE_PIECES
     assert offload.slices >= 8_000 // SLICE_PIECES
-
-
-@trio_test
-async def test_what_is_repeated_is_copied_in_a_thread() -> None:
-    """It may be megabytes, of which no byte is encoded again."""
-    offload, parts = InPlace(), list[bytes]()
-    text = msgspec.Raw(b'{"a": [' + b"0," * SLICE_BYTES + b"0]}")
-    await sent(PiecedResponse({"repeated": text}, offload, "", in_place=False), parts.append)
-    assert b"".join(parts) == b'{"repeated":' + bytes(text) + b"}"
-    assert offload.slices == len([part for part in parts if part])
 
 
 def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:

@@ -29,14 +29,10 @@ TWO_TENANTS = "acme:one,globex:two"
     ("given", "keys", "sharing"),
     [
         ({}, None, "all"),
-        ({}, "secret", "all"),
         ({}, ONE_TENANT, "all"),
         ({}, TWO_TENANTS, "tenant"),
         ({"tenant_header": "x-tenant"}, None, "tenant"),
-        ({"tenant_header": "x-tenant"}, ONE_TENANT, "tenant"),
-        ({"cache_sharing": "auto"}, TWO_TENANTS, "tenant"),
         ({"cache_sharing": "all"}, TWO_TENANTS, "all"),
-        ({"cache_sharing": "all", "tenant_header": "x-tenant"}, None, "all"),
         ({"cache_sharing": "tenant"}, None, "tenant"),
     ],
 )
@@ -118,20 +114,9 @@ def test_adapters_are_given_several_times_or_with_commas(
 ) -> None:
     CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
     assert served[-1].adapters() == {"red": Path("/a/one"), "blue": Path("/b/t w o")}
-
-
-@pytest.mark.parametrize("text", ["red", "red=", "=folder", "red=/a,red=/b", "red=/a,/b"])
-def test_an_adapter_has_a_name_of_its_own_and_a_folder(text: str) -> None:
-    with pytest.raises(OptionError, match="--adapter"):
-        load({"adapter": text})
-
-
-def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
-    for given, expected in (({}, "auto"), ({"speculation": "none"}, "none")):
-        config = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
-        assert load_message(config).speculation == expected
-    with pytest.raises(OptionError, match="--speculation"):
-        load({"speculation": "ngram"})
+    for text in ("red", "red=", "=folder", "red=/a,red=/b", "red=/a,/b"):
+        with pytest.raises(OptionError, match="--adapter"):
+            load({"adapter": text})
 
 
 def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
