@@ -26,6 +26,7 @@ from api.dialects.responses.event_log import EventLog
 from api.dialects.responses.schema import CreateResponse
 from scheduler.answer.answer_format import AnswerFormat, tool_syntax
 from scheduler.answer.assembly import Assembly
+from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
@@ -63,7 +64,7 @@ class Hostile:
     top_logprobs: int | None = None
 
 
-class Words:
+class Words(Detokenizer):
     """A detokenizer of a text: token N is its Nth piece."""
 
     begun = True
