@@ -89,7 +89,7 @@ BUDGET = {
     "tests/real_model": 960,
     "tests/repo": 776,
     "tests/scheduler": 611,
-    "tests/scheduler/answer": 2_076,
+    "tests/scheduler/answer": 2_071,
     "tests/scheduler/cluster": 500,
     "tests/scheduler/engine": 3_430,
     "tests/scheduler/engine/budget": 1_057,
