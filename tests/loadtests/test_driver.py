@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from starlette.types import ASGIApp
 from trio.testing import trio_test
 
-from api.http.asgi import Application
 from api.served_models import ServedModels
 from loadtests.driver import Driver, HealthMeter
 from loadtests.figures import measure
@@ -38,7 +38,7 @@ def scenario(**population: Any) -> Scenario:
     return Scenario.model_validate(document)
 
 
-async def drive(target: Application, plan: Scenario) -> RunRecord:
+async def drive(target: ASGIApp, plan: Scenario) -> RunRecord:
     network = MemoryNetwork()
     driver = Driver(plan, TARGET, network.client, "salt", tokens_per_word=1.5)
     async with trio.open_nursery() as nursery:

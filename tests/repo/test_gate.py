@@ -1,10 +1,11 @@
-"""The gate chooses files by what they import."""
+"""The gate chooses files by what they import, and faults can be planted."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.gate import ON_ONE_SERVER, SEAMS, is_fast, is_in_gate
+from tests.planted import FAULTS, Fault, planted
 from tests.repo.tree import ROOT
 
 TESTS = ROOT / "tests"
@@ -30,3 +31,9 @@ def test_each_file_of_a_seam_is_there_and_needs_a_process_or_mlx() -> None:
     files = [TESTS / file for files in SEAMS.values() for file in files]
     assert [file for file in files if not file.is_file() or is_fast(file)] == []
     assert all(is_in_gate(ROOT / file) for file in ON_ONE_SERVER)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.file)
+def test_each_fault_still_has_its_place(fault: Fault) -> None:
+    text = (ROOT / fault.file).read_text()
+    assert planted(fault, text) != text

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
 from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletionPredictionContentParam
 from trio.testing import trio_test
 
 from scheduler.config import EngineConfig
 from scheduler.request import MAX_PREDICTION_CHARACTERS, MAX_PREDICTION_TOKENS
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, client_of, events
-from tests.api.dialects.test_official_client import USER, official
+from tests.api.client import chat, events, served
+from tests.api.dialects.test_official_dialects import ASK, gpt
 from tests.fakes.playback import Playback
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
@@ -33,74 +30,72 @@ pytestmark = [
 SAID = "def area(w, h):\n    return w * h  # <|im_end|>\n"
 """No run of three characters is there twice, so that nothing is drafted but the prediction."""
 SLOW = ScriptedPlan(step_seconds=0.01)
+PLAIN: Any = {"model": "tiny", "messages": [ASK]}
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def expected(text: str = SAID) -> ChatCompletionPredictionContentParam:
-    return {"type": "content", "content": text}
+def expected(content: Any = SAID) -> Any:
+    return {"type": "content", "content": content}
 
 
-def drafted(scheduler: Scheduler, source: str = "prediction") -> tuple[float, float]:
-    """Return the tokens that its engines have drafted, and those that were accepted."""
-    registry = scheduler.metrics.registry
-    return (
-        sample(registry, "penstock_draft_tokens_total", engine="0", source=source),
-        sample(registry, "penstock_accepted_draft_tokens_total", engine="0", source=source),
-    )
+def drafted(scheduler: Scheduler) -> tuple[float, float]:
+    """Return the tokens that its engines have drafted of predictions, and those that were accepted."""
+    names = ("penstock_draft_tokens_total", "penstock_accepted_draft_tokens_total")
+    registry, of = scheduler.metrics.registry, {"engine": "0", "source": "prediction"}
+    tried, accepted = (sample(registry, name, **of) for name in names)
+    return tried, accepted
 
 
 def counts(usage: CompletionUsage | None) -> tuple[int, int]:
-    """Return the tokens of the prediction that were accepted, and those that were rejected."""
+    """Return the tokens of the prediction that were drafted, and those that were accepted."""
     assert usage is not None
-    assert usage.completion_tokens_details is not None
     details = usage.completion_tokens_details
-    assert details.accepted_prediction_tokens is not None
-    assert details.rejected_prediction_tokens is not None
-    return details.accepted_prediction_tokens, details.rejected_prediction_tokens
+    assert details is not None
+    accepted, rejected = details.accepted_prediction_tokens, details.rejected_prediction_tokens
+    assert accepted is not None
+    assert rejected is not None
+    return accepted + rejected, accepted
 
 
 @asynccontextmanager
-async def talking(*texts: str, **options: Any) -> AsyncIterator[tuple[Scheduler, Any]]:
-    scheduler = make_scheduler(Playback(*texts), SLOW, **options)
-    async with running(scheduler), official(scheduler) as client:
-        yield scheduler, client
+async def talking(**options: Any) -> AsyncIterator[tuple[Scheduler, Any]]:
+    scheduler = make_scheduler(Playback(SAID), SLOW, **options)
+    async with running(scheduler), gpt(scheduler) as client:
+        yield scheduler, client.chat.completions
 
 
-@pytest.mark.parametrize("parts", [False, True])
+PARTS = [{"type": "text", "text": SAID[:9]}, {"type": "text", "text": SAID[9:]}]
+
+
+@pytest.mark.parametrize("content", [SAID, PARTS, SAID.replace("w", "x").replace("h", "y")])
 @trio_test
 async def test_what_is_predicted_costs_fewer_steps_and_changes_nothing(
-    parts: bool, autojump_clock: trio.testing.MockClock
+    content: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    prediction = expected()
-    if parts:
-        prediction["content"] = [{"type": "text", "text": SAID[:9]}, {"type": "text", "text": SAID[9:]}]
-    async with talking(SAID) as (scheduler, client):
-        plain = await client.chat.completions.create(model="tiny", messages=[USER])
+    """What is wrong of it is rejected, and counted."""
+    async with talking() as (scheduler, chats):
+        plain = await chats.create(**PLAIN)
         assert plain.usage.completion_tokens_details.accepted_prediction_tokens is None
         assert drafted(scheduler) == (0, 0)
         before = sample(scheduler.metrics.registry, "penstock_inter_token_seconds_count")
-        answer = await client.chat.completions.create(model="tiny", messages=[USER], prediction=prediction)
+        answer = await chats.create(**PLAIN, prediction=expected(content))
         gaps = sample(scheduler.metrics.registry, "penstock_inter_token_seconds_count") - before
     assert answer.choices == plain.choices
     assert plain.usage.completion_tokens == answer.usage.completion_tokens == len(SAID) + 1
-    accepted, rejected = counts(answer.usage)
-    assert accepted > len(SAID) // 2
-    assert drafted(scheduler) == (accepted + rejected, accepted)
+    tried, accepted = counts(answer.usage)
+    is_right = content in (SAID, PARTS)
+    assert accepted > (len(SAID) // 2 if is_right else 0)
+    assert is_right or tried > accepted
+    assert drafted(scheduler) == (tried, accepted)
     assert gaps == len(SAID) - accepted, "one gap a step, whatever it gave"
 
 
 @trio_test
 async def test_a_steps_tokens_are_one_piece(autojump_clock: trio.testing.MockClock) -> None:
     """With the log-probabilities of all, and the usage of all up to there."""
-    body = chat(
-        stream=True,
-        max_tokens=40,
-        prediction=expected(),
-        logprobs=True,
-        top_logprobs=1,
-        stream_options={"include_usage": True, "continuous_usage_stats": True},
-    )
-    scheduler = make_scheduler(Playback(SAID), SLOW)
-    async with running(scheduler), client_of(scheduler) as client:
+    metered = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    body = chat(max_tokens=40, prediction=expected(), logprobs=True, top_logprobs=1, **metered)
+    async with served(Playback(SAID), plan=SLOW) as client:
         response = await client.post("/v1/chat/completions", json=body)
     *chunks, last, _ = events(response.text)
     usage = last["usage"]
@@ -121,53 +116,26 @@ async def test_a_steps_tokens_are_one_piece(autojump_clock: trio.testing.MockClo
 @trio_test
 async def test_a_stop_string_in_the_middle_of_a_piece(autojump_clock: trio.testing.MockClock) -> None:
     """Ends text and usage where the plain run ends them. What the engine drafted is then not known."""
-    async with talking(SAID) as (_, client):
-        plain, predicted = [
-            await client.chat.completions.create(model="tiny", messages=[USER], stop=["return"], **prediction)
-            for prediction in ({}, {"prediction": expected()})
-        ]
-    assert predicted.choices == plain.choices
-    assert predicted.usage == plain.usage
+    async with talking() as (_, chats):
+        plain = await chats.create(**PLAIN, stop=["return"])
+        predicted = await chats.create(**PLAIN, stop=["return"], prediction=expected())
+    assert (predicted.choices, predicted.usage) == (plain.choices, plain.usage)
     assert plain.choices[0].message.content == SAID[: SAID.index("return")]
     assert plain.usage.completion_tokens == SAID.index("return") + len("return")
 
 
 @trio_test
-async def test_what_is_wrong_of_a_prediction_is_rejected(autojump_clock: trio.testing.MockClock) -> None:
-    other = SAID.replace("w", "x").replace("h", "y")
-    async with talking(SAID) as (scheduler, client):
-        answer = await client.chat.completions.create(
-            model="tiny", messages=[USER], prediction=expected(other)
-        )
-    assert answer.choices[0].message.content == SAID
-    accepted, rejected = counts(answer.usage)
-    assert accepted > 0
-    assert rejected > 0
-    assert drafted(scheduler) == (accepted + rejected, accepted)
-
-
-@trio_test
 async def test_choices_and_streams_have_the_sum(autojump_clock: trio.testing.MockClock) -> None:
-    async with talking(SAID) as (scheduler, client):
-        whole = await client.chat.completions.create(
-            model="tiny", messages=[USER], n=3, prediction=expected()
-        )
+    async with talking() as (scheduler, chats):
+        whole = await chats.create(**PLAIN, n=3, prediction=expected())
         first = drafted(scheduler)
         usage = None
-        async for chunk in await client.chat.completions.create(
-            model="tiny",
-            messages=[USER],
-            n=2,
-            prediction=expected(),
-            stream=True,
-            stream_options={"include_usage": True},
-        ):
+        async for chunk in await chats.create(**PLAIN, **STREAM, n=2, prediction=expected()):
             usage = chunk.usage or usage
         second = drafted(scheduler)
-    accepted, rejected = counts(whole.usage)
-    assert accepted == first[1] > 2 * len(SAID)
-    assert rejected == first[0] - first[1]
-    assert counts(usage) == (second[1] - first[1], second[0] - first[0] - (second[1] - first[1]))
+    assert counts(whole.usage) == first
+    assert first[1] > 2 * len(SAID)
+    assert counts(usage) == (second[0] - first[0], second[1] - first[1])
 
 
 @trio_test
@@ -183,17 +151,17 @@ async def test_an_engine_dies_under_a_prediction(autojump_clock: trio.testing.Mo
             await trio.sleep(0.1)
         launcher.kill()
 
-    async with running(scheduler) as nursery, official(scheduler) as client:
+    async with running(scheduler) as nursery, gpt(scheduler) as client:
         nursery.start_soon(kill)
-        answer = await client.chat.completions.create(model="tiny", messages=[USER], prediction=expected())
+        answer = await client.chat.completions.create(**PLAIN, prediction=expected())
         whole = drafted(scheduler)
     assert launcher.starts == launcher.submitted == 2
     assert answer.choices[0].message.content == SAID
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(SAID) + 1
-    accepted, rejected = counts(answer.usage)
+    tried, accepted = counts(answer.usage)
     assert accepted > 0
-    assert (accepted + rejected, accepted) == (whole[0] - lost[0], whole[1] - lost[1])
+    assert (tried, accepted) == (whole[0] - lost[0], whole[1] - lost[1])
     (resumed,) = launcher.submits
     assert resumed.done_tokens > 0
     assert resumed.prediction.tolist() == list(SAID.encode())
@@ -202,54 +170,19 @@ async def test_an_engine_dies_under_a_prediction(autojump_clock: trio.testing.Mo
 @trio_test
 async def test_without_speculation_nothing_is_drafted(autojump_clock: trio.testing.MockClock) -> None:
     engine = EngineConfig("scripted", "none", scripted=SLOW, speculation="none")
-    async with talking(SAID, engine=engine) as (scheduler, client):
-        answer = await client.chat.completions.create(model="tiny", messages=[USER], prediction=expected())
+    async with talking(engine=engine) as (scheduler, chats):
+        answer = await chats.create(**PLAIN, prediction=expected())
     assert answer.choices[0].message.content == SAID
-    assert counts(answer.usage) == (0, 0)
-    assert drafted(scheduler) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("prediction", "param"),
-    [
-        ("text", "prediction"),
-        ([], "prediction.type"),
-        ({"type": "content"}, "prediction.content"),
-        ({"content": "text"}, "prediction.type"),
-        ({"type": "text", "content": "text"}, "prediction.type"),
-        ({"type": "content", "content": 5}, "prediction.content"),
-        ({"type": "content", "content": [{"type": "text"}]}, "prediction.content.0.text"),
-        ({"type": "content", "content": [{"type": "image_url", "text": ""}]}, "prediction.content.0.type"),
-    ],
-)
-@trio_test
-async def test_a_malformed_prediction_is_refused(
-    prediction: Any, param: str | None, autojump_clock: trio.testing.MockClock
-) -> None:
-    scheduler = make_scheduler(Playback(SAID))
-    async with running(scheduler), client_of(scheduler) as client:
-        # As ASCII: httpx writes no lone surrogates.
-        response = await client.post(
-            "/v1/chat/completions",
-            content=json.dumps(chat(prediction=prediction)),
-            headers={"content-type": "application/json"},
-        )
-    error = response.json()["error"]
-    assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert (counts(answer.usage), drafted(scheduler)) == ((0, 0), (0, 0))
 
 
 @trio_test
 async def test_a_long_prediction_is_cut(autojump_clock: trio.testing.MockClock) -> None:
     """First to characters, so that a long one costs no more than a short one, then to tokens."""
-    launcher = Playback(SAID)
-    scheduler = make_scheduler(launcher)
     long = SAID + "ä" * MAX_PREDICTION_CHARACTERS
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(SAID)) as client:
         for text in (long, SAID, ""):
             response = await client.post("/v1/chat/completions", json=chat(prediction=expected(text)))
             assert response.status_code == 200
-    first, second, third = (tuple(submit.prediction) for submit in launcher.submits)
-    assert first == tuple(long.encode()[:MAX_PREDICTION_TOKENS])
-    assert second == tuple(SAID.encode())
-    assert third == ()
-    assert msgspec.msgpack.encode(first)
+    found = [bytes(submit.prediction.tolist()) for submit in launcher.submits]
+    assert found == [long.encode()[:MAX_PREDICTION_TOKENS], SAID.encode(), b""]
