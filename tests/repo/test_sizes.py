@@ -66,7 +66,7 @@ BUDGET = {
     "tests/api/answers": 833,
     "tests/api/bodies": 1_032,
     "tests/api/cli": 1_803,
-    "tests/api/cli/models": 395,
+    "tests/api/cli/models": 397,
     "tests/api/dialects": 5_120,
     "tests/api/http": 2_184,
     "tests/api/options": 689,
