@@ -23,15 +23,12 @@ class StepMeter:
     _ended_at: float | None = None
 
     def idle(self) -> None:
-        """Take note that the engine has no rows: the time until the next step does not count as between
-        steps."""
+        """Take note that the engine has no rows: the next step begins a busy time."""
         self._ended_at = None
 
     def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
         """Count a step in which the model ran."""
         self.period_seconds = 0.0 if self._ended_at is None else ended - self._ended_at
-        if self._ended_at is not None:
-            self.totals.between_seconds += started - self._ended_at
         self._ended_at = ended
         seconds = ended - started
         # The scripted back end reports seconds that a virtual clock did not count.
@@ -42,7 +39,6 @@ class StepMeter:
         self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if plain else 0)
         self.totals.steps += 1
         self.totals.busy_seconds += seconds
-        self.totals.model_seconds += min(result.model_seconds, seconds)
 
     def emitted(self, ended: float) -> None:
         """Begin the next step's period here: tokens were returned, and the model did not run."""

@@ -14,6 +14,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
+from tests.scheduler.engine.prefix.integrity import check_integrity
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=20)
 _SHARED_PREFIX = prompt_of(100, 1)
@@ -44,8 +45,7 @@ class _Engine:
         assert kv_bytes(self.backend) == 0
         prefixes = prefixes_of(self.backend)
         assert prefixes.statistics().leases == 0
-        assert prefixes.pinned_bytes() == 0
-        assert not prefixes.check_integrity()
+        check_integrity(prefixes)
 
 
 def _looked_up(engine: _Engine) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
@@ -20,7 +21,6 @@ from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
     Cancel,
-    Counters,
     Load,
     Retired,
     ScriptedPlan,
@@ -31,7 +31,7 @@ from scheduler.shared.messages import (
 )
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, request
 from tests.examples import examples
-from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
+from tests.fakes.faulty_backend import Faults, FaultyBackend
 
 _REFUSED, _FAILING = 66, 67
 _PLAN = ScriptedPlan(prefill_tokens_per_step=3)
@@ -109,12 +109,14 @@ class _Run:
     def __init__(self, slots: int) -> None:
         self.backend = _Watched()
         ticks = count()
+        self.speculation = Speculation()
         self.loop = EngineLoop(
             self.backend,
             slots,
             PrefillPace(512),
             clock=lambda: float(next(ticks)),
             begins=self.backend.begun.append,
+            speculation=self.speculation,
         )
         self._slots = slots
         self.submitted: dict[int, Submit] = {}
@@ -194,6 +196,7 @@ class _Run:
         assert not self.open
         assert not self.backend.rows
         assert kv_bytes(self.backend) == 0
+        assert not self.speculation._rows, "half a megabyte each, where prompts are long"
 
 
 def _submit(request_id: int, kind: Kind, prompt_tokens: int, max_tokens: int) -> Submit:
@@ -242,31 +245,6 @@ def test_every_schedule_keeps_the_promises(
                 assert tokens == expected
 
 
-def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
-    """The clock ticks a second a look. A step of one second, of which the script says a quarter is the
-    model's; between two steps only while rows wait for the next one, and no time while there are none."""
-    ticks = count()
-    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=lambda seconds: None)
-    loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
-
-    def run(request_id: int) -> Counters:
-        (first,) = loop.iterate([request(request_id, [1, 2], 2)])
-        frames = [first, *[frame for _ in range(2) for frame in loop.iterate([])]]
-        assert loop.idle
-        last = frames[-1]
-        assert isinstance(last, StepOutput)
-        return last.counters
-
-    first = run(1)
-    assert (first.steps, first.busy_seconds, first.model_seconds) == (2, 2.0, 0.5)
-    assert first.between_seconds > 0
-    for _ in range(100):
-        loop.iterate([])
-        next(ticks)
-    second = run(2)
-    assert second.between_seconds == 2 * first.between_seconds
-
-
 def test_a_step_like_the_last_one_is_not_reported_again() -> None:
     """Decoding the same rows costs no message a token."""
     run = _Run(2)
@@ -300,13 +278,6 @@ def test_a_second_load_is_refused() -> None:
     load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
     with pytest.raises(LinkError, match="second first message"):
         EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).iterate([load])
-
-
-def test_a_broken_step_is_the_caller_s_to_hear() -> None:
-    """The loop hides no failure of the whole batch."""
-    loop = EngineLoop(FaultyBackend(ScriptedPlan(), Faults(die_at_step=1)), 1, PrefillPace(512))
-    with pytest.raises(EngineDeath):
-        loop.iterate([request(1, [1])])
 
 
 def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:

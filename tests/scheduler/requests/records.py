@@ -25,7 +25,6 @@ def make_record(
     priority: int = 0,
     timeout_seconds: float | None = None,
     max_tokens: int = 8,
-    prediction: str | None = None,
 ) -> StreamRecord:
     request = ask(
         text,
@@ -34,7 +33,6 @@ def make_record(
         session=session,
         priority=priority,
         timeout_seconds=timeout_seconds,
-        prediction=prediction,
     )
     tokens = compact(prompt or [1, 2, 3])
     submit = Submit(request_id, tokens, max_tokens, (EOS,), request.sampling, session=session)

@@ -54,7 +54,7 @@ def test_prefixes_on_disk_are_those_of_one_adapter(tmp_path: Path) -> None:
         return engine_of(
             "qwen3",
             tmp_path,
-            tier=DiskTier(tmp_path / "disk", "a model", 1 << 30, lone_snapshots=False),
+            tier=DiskTier(tmp_path / "disk", "a model", 1 << 30),
             prefill_chunk_tokens=128,
         )
 
