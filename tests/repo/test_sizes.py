@@ -91,7 +91,7 @@ BUDGET = {
     "tests/scheduler": 835,
     "tests/scheduler/answer": 2_775,
     "tests/scheduler/cluster": 519,
-    "tests/scheduler/engine": 2_918,
+    "tests/scheduler/engine": 2_881,
     "tests/scheduler/engine/budget": 850,
     "tests/scheduler/engine/disk": 1_058,
     "tests/scheduler/engine/mlx": 4_838,

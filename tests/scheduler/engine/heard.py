@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
@@ -20,10 +21,12 @@ class HeardLoop:
         slots: int,
         most_tokens: int = 512,
         clock: Callable[[], float] | None = None,
+        **options: Any,
     ) -> None:
+        """`options`: more of the loop's."""
         ticks = count()
         tick = clock or (lambda: float(next(ticks)))
-        self.loop = EngineLoop(backend, slots, PrefillPace(most_tokens), clock=tick)
+        self.loop = EngineLoop(backend, slots, PrefillPace(most_tokens), clock=tick, **options)
         self.tokens: dict[int, list[int]] = {}
         self.retired: dict[int, Retired] = {}
 

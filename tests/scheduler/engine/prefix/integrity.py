@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from scheduler.engine.prefix.nodes import Node
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import RadixTree
 
 
 def check_integrity(cache: PrefixCache[Any, Any]) -> None:
     tree, queue = cache._tree, cache._queue
-    nodes = check_tree(tree)
-    assert nodes == cache._marks.keys()
-    queued = {node for *_, ticket, node in queue._order if cache._is_valid(ticket, node)}
-    for node in nodes:
-        if not node.pins and (not node.children or node.snapshot is not None):
-            assert node in queued, "it would never be evicted"
-    turns = {(key, node) for key, ends in cache._turns.ends.items() for node in ends}
-    assert turns == {(key, node) for node in nodes for key in cache._marks[node].turns}
-    if cache.nbytes > cache.room or cache._too_many():
-        assert cache._victim() is None, "there is too much, and some could go"
-
-
-def check_tree(tree: RadixTree[Any, Any]) -> set[Node[Any, Any]]:
-    """Return its nodes."""
     nodes = set(tree.walk())
     assert all(root.children for root in tree._roots.values()), "a salt has no nodes"
     pins = Counter(lease.node for lease in tree.leases)
+    queued = {node for *_, ticket, node in queue._order if cache._is_valid(ticket, node)}
     for node in nodes:
         assert node.pins == pins[node]
         assert node.segment.tokens == len(node.tokens) > 0
         assert node.parent is not None
         assert node.parent.end == node.start
         assert (node.parent.children[node.tokens[0]], node.parent.salt) == (node, node.salt)
+        if not node.pins and (not node.children or node.snapshot is not None):
+            assert node in queued, "it would never be evicted"
     states = [node.snapshot for node in nodes if node.snapshot is not None]
     assert (tree.nodes, tree.snapshots) == (len(nodes), len(states))
     assert tree.tokens == sum(len(node.tokens) for node in nodes)
@@ -43,4 +30,8 @@ def check_tree(tree: RadixTree[Any, Any]) -> set[Node[Any, Any]]:
     held = Counter(id(segment) for lease in tree.leases for segment, _ in lease.pieces)
     assert all(count == held[key] for key, (_, count) in tree._replaced.items())
     assert tree.replaced_bytes == sum(segment.nbytes for segment, _ in tree._replaced.values())
-    return nodes
+    assert nodes == cache._marks.keys()
+    turns = {(key, node) for key, ends in cache._turns.ends.items() for node in ends}
+    assert turns == {(key, node) for node in nodes for key in cache._marks[node].turns}
+    if cache.nbytes > cache.room or cache._too_many():
+        assert cache._victim() is None, "there is too much, and some could go"
