@@ -23,8 +23,8 @@ from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
+from scheduler.engine.reports import StepMeter, inspection
 from scheduler.engine.sequence import EngineSequence, Slots
-from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
@@ -398,17 +398,8 @@ class EngineLoop:
 
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
-        for inspect in changes.inspect:
-            reply = Inspection(inspect.query, 0, None, steps=self._meter.totals.steps)
-            if (cache := self._cache) is not None:
-                content = cache.prefixes.statistics(inspect.top, inspect.head_tokens)
-                reply = msgspec.structs.replace(
-                    reply,
-                    freed_bytes=result.freed_bytes if inspect.clear else 0,
-                    cache=msgspec.structs.replace(content, running_bytes=result.kv_bytes),
-                    disk=cache.disk(),
-                )
-            self._replies.append(reply)
+        steps = self._meter.totals.steps
+        self._replies += [inspection(asked, self._cache, result, steps) for asked in changes.inspect]
 
     def _emit(self, result: StepResult) -> list[Outgoing]:
         retired, self._retired = [*self._retired, *result.retired], []

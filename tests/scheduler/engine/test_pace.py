@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import StepResult
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.step_meter import StepMeter
+from scheduler.engine.reports import StepMeter
 from scheduler.shared.messages import TokenOut
 from tests.examples import examples
 

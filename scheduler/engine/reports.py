@@ -1,14 +1,16 @@
-"""What the engine's steps took and computed."""
+"""What the engine reports: what its steps took and computed, and on `Inspect` what is cached."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.engine.backend import StepResult
+import msgspec
+
+from scheduler.engine.backend import Cache, StepResult
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.sequence import Slots
-from scheduler.shared.counters import Counters
+from scheduler.shared.messages import Counters, Inspect, Inspection
 
 
 @dataclass(slots=True)
@@ -55,3 +57,13 @@ class StepMeter:
             self.totals.prefilled_tokens += new
             if sequence.preemptions:
                 self.totals.re_prefilled_tokens += new
+
+
+def inspection(command: Inspect, cache: Cache | None, result: StepResult, steps: int) -> Inspection:
+    """Return the answer to `command`, which a plan has carried out."""
+    if cache is None:
+        return Inspection(command.query, 0, None, steps=steps)
+    content = cache.prefixes.statistics(command.top, command.head_tokens)
+    content = msgspec.structs.replace(content, running_bytes=result.kv_bytes)
+    freed_bytes = result.freed_bytes if command.clear else 0
+    return Inspection(command.query, freed_bytes, content, cache.disk(), steps)
