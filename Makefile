@@ -40,7 +40,7 @@ fuzz: $(VENV)/test
 cluster: $(VENV)/cluster
 	$(VENV)/bin/pytest tests/cluster $(ARGS)
 
-# Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
+# Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n".
 # Without names also many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
@@ -56,7 +56,7 @@ newest-mlx-lm:
 	build/newest/bin/pip install -q --upgrade $(NEWEST)
 	build/newest/bin/pytest -q -m "" -k "not version and not same_tokens and not packs" tests/scheduler/answer/test_mlx_lm_parts.py \
 	  tests/scheduler/engine/mlx/upstream/test_upstream.py tests/scheduler/engine/mlx/zoo/test_zoo.py; status=$$?; \
-	  build/newest/bin/python -m tests.scheduler.engine.mlx.zoo --again \
+	  build/newest/bin/python -m tests.scheduler.engine.mlx.zoo \
 	  $(or $(ARGS),qwen3 deepseek_v3 gpt_oss rwkv7 qwen3_next falcon_h1 mistral3+windows gemma3_text@bfloat16 qwen3@affine4) \
 	  && exit $$status
 

@@ -39,7 +39,7 @@ from scheduler.errors import OptionError, StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
-from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.model import Model
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.machine_share import cores_of_process, gpus_of, share_of
@@ -192,7 +192,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     if memory is not None:
         memory.follow(name, scheduler.pool, is_pinned=options.pinned)
     kept = alone and options.idle_seconds is None
-    model = Model(ModelTraits(name, options.pinned or kept, options.idle_seconds), scheduler)
+    model = Model(name, scheduler, pinned=options.pinned or kept, idle_seconds=options.idle_seconds)
     loading.tell = model.loading
     return _Made(model, _served_model(settings, found, tokenizer.answer_format.tool_calls))
 

@@ -121,42 +121,38 @@ class Scheduler:
         """
         requests = requests if isinstance(requests, list) else [requests]
         arrived_at, doorbell = trio.current_time(), Doorbell()
-        adapters = [self.pool.adapters.key_of(request.adapter) for request in requests]
         with ExitStack() as releases:
-            prepared = await self._prepared(requests, adapters, arrived_at)
+            prepared, leaving = await self._admitted(requests, arrived_at)
             requests.clear()
             records = records_of(prepared, self._ids, arrived_at, doorbell)
             del prepared
             for record in records:
                 releases.callback(self._release, record)
             self._telemetry.sample(observation.observe_accepted, self.metrics, records)
-            self.pool.accept(records)
+            self.pool.accept(records, leaving)
+            del leaving
             yield RequestStream(records, doorbell, lambda: self.operations.queue_waits_for)
 
-    async def _prepared(
-        self, requests: Sequence[GenerationRequest], adapters: Sequence[str], arrived_at: float
-    ) -> list[Prepared]:
-        choices = sum(request.choices for request in requests)
-        admission = self.pool.admission
+    async def _admitted(
+        self, requests: Sequence[GenerationRequest], arrived_at: float
+    ) -> tuple[list[Prepared], list[StreamRecord]]:
+        """Prepare `requests`, and return those that leave the queue for them."""
+        first, choices = requests[0], sum(request.choices for request in requests)
+        adapters = [self.pool.adapters.key_of(request.adapter) for request in requests]
         try:
             self.model_loader.check()
-            with admission.preparing(requests[0], arrived_at, self.pool.room, choices):
+            with self.pool.admission.preparing(first, arrived_at, self.pool.room, choices):
                 prepared = [
                     await self.off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
                     for request, key in zip(requests, adapters, strict=True)
                 ]
                 check_prompt_logprobs(prepared)
-            # Check again: other requests were admitted while these prompts were tokenized.
-            admission.check_prepared(
-                requests[0],
-                sum(len(one.submit.prompt) * one.request.choices for one in prepared),
-                trio.current_time(),
-                choices,
-            )
+            prompt_tokens = sum(len(one.submit.prompt) * one.request.choices for one in prepared)
+            now = trio.current_time()
+            return prepared, self.pool.admission.admit(first, now, choices, prompt_tokens=prompt_tokens)
         except BaseException as error:
-            self._recorder.refused(requests[0], error)
+            self._recorder.refused(first, error)
             raise
-        return prepared
 
     def _salt(self, tenant: str, salt: str = "") -> str:
         """Return the salt of a request: only requests with equal ones share what is kept of prompts."""

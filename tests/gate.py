@@ -43,7 +43,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "the cost of a step, in calls": ("scheduler/engine/mlx/test_step_cost.py",),
     "loading, and the check of a batch": (
         "scheduler/engine/mlx/test_loading.py",
-        "scheduler/engine/mlx/test_sharing_check.py",
+        "scheduler/engine/mlx/test_load_check.py",
     ),
     "what mlx-lm is taken for": ("scheduler/engine/mlx/upstream/test_upstream.py",),
     "prefixes on disk": ("scheduler/engine/mlx/kv/test_prefix_disk.py", "end_to_end/test_prefix_disk.py"),

@@ -28,7 +28,9 @@ from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
 _TEXTS = ("device_name", "architecture")
 """MLX's facts that are text and name no machine, as a card's uuid does."""
-ZOO = ("qwen3", "gpt_oss", "mistral3+windows", "deepseek_v3", "qwen3_next", "rwkv7", "gemma3n", "llama4")
+ZOO = (
+    "qwen3", "gpt_oss", "mistral3+windows", "deepseek_v3", "qwen3_next", "rwkv7", "gemma3n", "minimax_m3_vl"
+)  # fmt: skip
 """One of each kind of cache (`tests/scheduler/engine/mlx/zoo/kinds.py`) that takes less than minutes."""
 ZOO_QUICK: tuple[str, ...] = ("qwen3",)
 _ZOO_SECONDS = 60.0

@@ -21,7 +21,7 @@ class ServerProfile:
 
     def _wrap(self) -> None:
         from api.answers.event_stream import EventStream
-        from scheduler.answer import detokenizer
+        from scheduler.answer.detokenizer import Detokenizer
         from scheduler.engines.engine import Engine
         from scheduler.engines.multiplexer import Multiplexer
         from scheduler.shared.framing import FrameReader
@@ -30,8 +30,7 @@ class ServerProfile:
             (FrameReader, "_decode", "parse"),
             (Engine, "step", "account"),
             (Multiplexer, "route", "route"),
-            (detokenizer.TableDetokenizer, "feed", "detokenize"),
-            (detokenizer.WindowDetokenizer, "feed", "detokenize"),
+            (Detokenizer, "feed", "detokenize"),
             (EventStream, "_encode", "encode"),
         ):
             self._steps.parts.measure(owner, name, part)

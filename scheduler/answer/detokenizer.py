@@ -12,21 +12,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-
-class Detokenizer(Protocol):
-    @property
-    def begun(self) -> bool:
-        """Return whether the next token is read as one in the middle of a text, with the space before it."""
-
-    def feed(self, token_id: int) -> str:
-        """Return the text that the next token completes; it may be empty."""
-
-    def finish(self) -> str:
-        """Return the text held back. Nothing may be fed after this."""
-
+from collections.abc import Callable
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
@@ -79,7 +65,7 @@ _EACH_BYTE = "penstock_each_byte"
 codecs.register_error(_EACH_BYTE, _one_for_each_byte)
 
 
-class TableDetokenizer:
+class Detokenizer:
     """Decodes by a table of bytes, in 0.2 microseconds a token: byte-level BPE (GPT-2, Llama 3, Qwen, ...)
     and SentencePiece (Llama 2, Gemma, Mistral before tekken, ...).
 
@@ -92,55 +78,17 @@ class TableDetokenizer:
         self._table = table
         self._opening = opening
         self.begun = begun or opening is None
+        """Whether the next token is read as one in the middle of a text, with the space before it."""
         errors = "replace" if opening is None else _EACH_BYTE
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
 
     def feed(self, token_id: int) -> str:
+        """Return the text that the next token completes; it may be empty."""
         data = self._table[token_id]
         if data and not self.begun and self._opening is not None:
             data, self.begun = self._opening(token_id), True
         return self._decoder.decode(data)
 
     def finish(self) -> str:
+        """Return the text held back. Nothing may be fed after this."""
         return self._decoder.decode(b"", final=True)
-
-
-_LONGEST_CHARACTER_TOKENS = 8
-"""A character has at most four bytes, so at most four byte-fallback tokens; twice that is not a character.
-
-If an answer quotes several U+FFFD in a row, they use up this bound, and a byte-fallback character after them
-may become U+FFFD, too."""
-
-
-class WindowDetokenizer:
-    """Serves all other tokenizers: it decodes a sliding window and emits what is new at its end.
-
-    The algorithm of text-generation-inference and vLLM (`detokenize_incrementally`): the window begins
-    with tokens already emitted, because a token's text depends on the tokens before it.
-    """
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], after: Sequence[int] = ()) -> None:
-        """`after`: the last tokens of the text that this one continues."""
-        self._decode = decode
-        self._window = list(after)
-        self._emitted_tokens = len(after)
-        self.begun = bool(after)
-
-    def feed(self, token_id: int) -> str:
-        self._window.append(token_id)
-        new = self._new_text()
-        held = len(self._window) - self._emitted_tokens
-        # Without the bound a long run of tokens without text would be decoded again with each of them.
-        if held < _LONGEST_CHARACTER_TOKENS and (not new or new.endswith("�")):
-            return ""
-        self._window = self._window[self._emitted_tokens :]
-        self._emitted_tokens = len(self._window)
-        self.begun = self.begun or bool(new)
-        return new
-
-    def _new_text(self) -> str:
-        before = self._decode(self._window[: self._emitted_tokens])
-        return self._decode(self._window)[len(before) :]
-
-    def finish(self) -> str:
-        return self._new_text()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from operator import ge, gt, le, lt
 from typing import Any
+from urllib.parse import unquote
 
 Schema = Mapping[str, Any]
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
@@ -58,10 +59,10 @@ class SchemaCheck:
             return False
         if depth == 0 or not isinstance(schema, Mapping):
             return True
-        types, listed = self.types(schema), self.listed(schema)
+        types, choices = self.types(schema), self.choices(schema)
         return (
             (not types or is_of(value, types))
-            and (listed is None or any(_may_equal(value, one) for one in listed))
+            and (choices is None or any(_may_equal(value, one) for one in choices))
             and _is_within_bounds(value, schema)
             and all(any(self.accepts(value, one, depth - 1) for one in some) for some in self._parts(schema))
             and all(self.accepts(item, one, depth - 1) for item, one in self._inside(value, schema))
@@ -83,8 +84,8 @@ class SchemaCheck:
             found &= {"object"}
         elif "items" in schema:
             found &= {"array"}
-        if (listed := self.listed(schema)) is not None:
-            found &= {kind for kind in found if any(map(_IS_TYPE[kind], listed))}
+        if (choices := self.choices(schema)) is not None:
+            found &= {kind for kind in found if any(map(_IS_TYPE[kind], choices))}
         for some in self._parts(schema):
             found &= frozenset().union(*(self.may_be(one, depth - 1) for one in some))
         return found
@@ -96,32 +97,24 @@ class SchemaCheck:
                 return None
             if "$ref" not in schema:
                 return schema
-            schema = self._at(schema["$ref"])
+            schema = self._target(schema["$ref"])
         return None
 
     def types(self, schema: Schema) -> tuple[str, ...]:
         """Return the types that `schema` allows; an empty tuple allows any."""
         if isinstance(kind := schema.get("type"), str):
             return (kind,)
-        kinds = _list(schema, "type")
+        kinds = listed(schema, "type")
         self.budget.spend(len(kinds))
         return tuple([kind for kind in kinds if isinstance(kind, str)])
 
-    def _at(self, pointer: Any) -> Any:
-        if not isinstance(pointer, str) or not pointer.startswith("#") or len(pointer) > _LONGEST_POINTER:
+    def _target(self, reference: Any) -> Any:
+        if not isinstance(reference, str) or len(reference) > _LONGEST_POINTER:
             return None
-        place: Any = self._root
-        parts = pointer.removeprefix("#").split("/")[1:]
-        self.budget.spend(1 + len(parts))
-        for part in parts:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(place, list) and name.isascii() and name.isdecimal():
-                place = place[int(name)] if int(name) < len(place) else None
-            else:
-                place = place.get(name) if isinstance(place, Mapping) else None
-        return place
+        self.budget.spend(1 + reference.count("/"))
+        return target(self._root, reference)
 
-    def listed(self, schema: Schema) -> Sequence[Any] | None:
+    def choices(self, schema: Schema) -> Sequence[Any] | None:
         """Return the values that `schema` lists, if it does."""
         if "const" in schema:
             return [schema["const"]]
@@ -133,17 +126,17 @@ class SchemaCheck:
     def _parts(self, schema: Schema) -> Iterator[list[Any]]:
         """Yield lists of schemas, of each of which one must hold."""
         if "$ref" in schema:
-            yield [self._at(schema["$ref"])]
+            yield [self._target(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):
-            if some := _list(schema, keyword):
+            if some := listed(schema, keyword):
                 yield some
-        for one in _list(schema, "allOf"):
+        for one in listed(schema, "allOf"):
             yield [one]
 
     def _inside(self, value: Any, schema: Schema) -> Iterator[tuple[Any, Any]]:
         """Yield what is in `value`, with its schema."""
         if isinstance(value, dict):
-            required, named = _list(schema, "required"), properties_of(schema)
+            required, named = listed(schema, "required"), properties_of(schema)
             self.budget.spend(len(required))
             if any(isinstance(name, str) and name not in value for name in required):
                 yield None, False
@@ -152,7 +145,7 @@ class SchemaCheck:
             if others is not True or named:
                 yield from ((item, named.get(name, others)) for name, item in value.items())
         elif isinstance(value, list):
-            places, rest = _list(schema, "prefixItems"), schema.get("items", True)
+            places, rest = listed(schema, "prefixItems"), schema.get("items", True)
             if places or rest is not True:
                 yield from zip_longest(value, places[: len(value)], fillvalue=rest)
 
@@ -165,9 +158,25 @@ def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> f
         return JSON_TYPES
 
 
-def _list(schema: Schema, keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+def target(root: Any, reference: Any) -> Any:
+    """Return what a reference by path refers to, or None."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    found = root
+    for step in filter(None, reference.split("/")[1:]):
+        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and step.isascii() and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        elif isinstance(found, Mapping) and step in found:
+            found = found[step]
+        else:
+            return None
+    return found
+
+
+def listed(schema: Schema, keyword: str) -> list[Any]:
+    inside = schema.get(keyword)
+    return inside if isinstance(inside, list) else []
 
 
 def properties_of(schema: Schema) -> Mapping[str, Any]:

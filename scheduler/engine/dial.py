@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from scheduler.errors import LinkError
-from scheduler.shared.first_frame import read_first_frame
 from scheduler.shared.framing import encode
-from scheduler.shared.hello import Hello, HelloRefused, HelloReply
+from scheduler.shared.hello import Hello, HelloRefused, HelloReply, read_first_frame
 from scheduler.shared.keep_alive import keep_alive
 from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import PROTOCOL_VERSION

@@ -148,13 +148,13 @@ class Pool:
 
     # --- what happens to requests
 
-    def accept(self, records: Sequence[StreamRecord]) -> None:
-        """Queue the choices of one client's request, which admission has let in. In a full queue the newest
-        ones of others leave for them."""
+    def accept(self, records: Sequence[StreamRecord], leaving: Sequence[StreamRecord] = ()) -> None:
+        """Queue the choices of one client's request. Admission let them in, and `leaving` leave the queue for
+        them."""
         now = self._clock()
-        if surplus := self.queue.surplus(records[0].request.tenant, len(records)):
+        if leaving:
             why = "its tenant has most of those that wait, and others came"
-            self.end(surplus, self.admission.overload(why, now))
+            self.end(leaving, self.admission.overload(why, now))
         for record in records:
             self.queue.push(record, now)
             self.expiry.watch(record)

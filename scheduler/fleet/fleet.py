@@ -10,8 +10,9 @@ import structlog
 import trio
 
 from scheduler.errors import ModelNotFound, StartupError
+from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.model import Model
-from scheduler.fleet.residency import ModelState, Patience, decide
+from scheduler.fleet.residency import ModelState, decide
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.service import Scheduler
 
@@ -21,29 +22,13 @@ _TICK_SECONDS = 1.0
 late."""
 
 
-class FleetMemory:
-    """The memory that models take of one device. This class knows no bound: each model may be loaded at
-    once."""
-
-    @property
-    def budget_bytes(self) -> int | None:
-        """Return the budget of all models together, or None if it is unknown or unbounded."""
-        return None
-
-    def need_bytes(self, model: str) -> int:
-        """Return what a model holds and cannot give back, or would need at least."""
-        return 0
-
-
 class Fleet:
-    """All models of a server. `run` must be running. Requests that name no model get the first one."""
+    """All models of a server. `run` must be running. Requests that name no model get the first one. Without
+    `memory` each model may be loaded at once."""
 
-    def __init__(
-        self, models: Sequence[Model], memory: FleetMemory | None = None, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, models: Sequence[Model], memory: MemoryBudget | None = None) -> None:
         self._models = {model.name: model for model in models}
-        self._memory = memory or FleetMemory()
-        self._patience = patience or Patience()
+        self._memory = memory
         self._change = trio.Event()
         self.retiring = False
         """Whether another process takes the requests to come. The live page, which would show this one
@@ -56,7 +41,7 @@ class Fleet:
     @classmethod
     def of(cls, name: str, scheduler: Scheduler) -> Fleet:
         """Return the fleet of one model, which is always loaded."""
-        return cls([Model.kept(name, scheduler)])
+        return cls([Model(name, scheduler, pinned=True)])
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
@@ -105,8 +90,9 @@ class Fleet:
         self._change = trio.Event()
         for model in self:
             model.follow(now)
-        standings = [model.standing(self._memory.need_bytes(model.name)) for model in self]
-        decision = decide(standings, self._memory.budget_bytes, now, self._patience)
+        memory = self._memory
+        standings = [model.standing(memory.need_bytes(model.name) if memory else 0) for model in self]
+        decision = decide(standings, memory.budget_bytes if memory else None, now)
         for name in decision.drain:
             self._models[name].hold()
         for name in decision.unload:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from scheduler.engine.budget.limits import part_of
 from scheduler.engines.boundary import MemoryShare
 from scheduler.engines.pool import Pool
-from scheduler.fleet.fleet import FleetMemory
 from scheduler.shared.messages import MemoryPart, Ready
 
 
@@ -60,7 +59,7 @@ class _Model:
         return self.estimates[device]
 
 
-class MemoryBudget(FleetMemory):
+class MemoryBudget:
     """The parts of all engines. `needs`, by model, returns the least bytes of one of its engines on a device;
     the device is None before it is known."""
 
@@ -80,6 +79,7 @@ class MemoryBudget(FleetMemory):
 
     @property
     def budget_bytes(self) -> int | None:
+        """Return the budget of all models together, or None if it is unknown or unbounded."""
         return self._whole_bytes or None
 
     @property
@@ -89,6 +89,7 @@ class MemoryBudget(FleetMemory):
         return {(name, one): part.limit_bytes for name, model in found for one, part in model.parts.items()}
 
     def need_bytes(self, model: str) -> int:
+        """Return what a model holds and cannot give back, or would need at least."""
         asked = self._models[model]
         parts = [asked.parts.get(engine) for engine in asked.pool.names]
         least_bytes = asked.least_bytes(self._device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 import trio
@@ -24,38 +23,26 @@ RETRY_SECONDS = 60.0
 """After a failed load requests are refused for this long; the next one then starts another attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTraits:
-    """How an operator wants one model to be kept."""
-
-    name: str
-    pinned: bool = False
-    idle_seconds: float | None = None
-    """Unload the model after this time without a request; with None only to make room for another model."""
-
-
 class Model(ModelLoader):
     """One model. Only the fleet changes its state, but for `check`, which forgives a failed load after a
     while."""
 
     def __init__(
-        self,
-        traits: ModelTraits,
-        scheduler: Scheduler,
-        clock: Callable[[], float] = trio.current_time,
+        self, name: str, scheduler: Scheduler, *, pinned: bool = False, idle_seconds: float | None = None
     ) -> None:
-        self.name = traits.name
-        self.traits = traits
+        self.name = name
         self.scheduler = scheduler
+        self.pinned = pinned
+        """Whether it is always loaded, unless an operator unloads it."""
+        self.idle_seconds = idle_seconds
+        """Unload it after this time without a request; with None only to make room for another model."""
         self.state = ModelState.LOADING if scheduler.pool.loaded else ModelState.UNLOADED
         self.reason: str | None = None
         """Why the last load failed."""
         self.waits: str | None = None
         """What its load waits for, as the fleet has decided."""
-        self.idle_seconds = traits.idle_seconds
         self.notify: Callable[[], None] = lambda: None
         """Called when a request has come or left."""
-        self._clock = clock
         self._stage = ""
         self._wanted_at: float | None = None
         """When an operator asked for it to be loaded, or None if none waits for that."""
@@ -63,17 +50,12 @@ class Model(ModelLoader):
         self._failed_at = -math.inf
         scheduler.model_loader = self
 
-    @classmethod
-    def kept(cls, name: str, scheduler: Scheduler) -> Model:
-        """Return a model that is always loaded."""
-        return cls(ModelTraits(name, pinned=True), scheduler)
-
     # --- as its scheduler's model loader
 
     def check(self) -> None:
         if self.state is not ModelState.FAILED:
             return
-        left = self._failed_at + RETRY_SECONDS - self._clock()
+        left = self._failed_at + RETRY_SECONDS - trio.current_time()
         if left > 0:
             raise Unavailable(
                 f"the model {self.name!r} cannot be loaded: {self.reason}",
@@ -134,7 +116,7 @@ class Model(ModelLoader):
             len(self.scheduler.pool),
             self._used_at,
             self._loaded_at,
-            self.traits.pinned,
+            self.pinned,
             self.idle_seconds,
         )
 
@@ -204,7 +186,7 @@ class Model(ModelLoader):
     def give_up(self) -> None:
         """Unload it, or stop its load, as an operator asks. Requests that wait have it loaded again."""
         # Its engines may be ready, and have requests, since the fleet's last iteration.
-        self.follow(self._clock())
+        self.follow(trio.current_time())
         self._wanted_at = None
         match self.state:
             case ModelState.LOADED:

@@ -29,16 +29,11 @@ class ModelState(StrEnum):
 
 
 _HOLDS_MEMORY = (ModelState.LOADING, ModelState.LOADED, ModelState.DRAINING, ModelState.UNLOADING)
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a model stays although another one waits."""
-
-    least_loaded_seconds: float = 10.0
-    """The least time for an idle model. It bounds the loads of a minute to six for each model that fits."""
-    turn_seconds: float = 60.0
-    """The least time for a model that has requests."""
+LEAST_LOADED_SECONDS = 10.0
+"""How long an idle model stays although another one waits. It bounds the loads of a minute to six for each
+model that fits."""
+TURN_SECONDS = 60.0
+"""The same of a model that has requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +75,8 @@ class ResidencyDecision:
     impossible: dict[str, str] = field(default_factory=dict)
 
 
-def decide(
-    models: Sequence[Standing], budget_bytes: int | None, now: float, patience: Patience | None = None
-) -> ResidencyDecision:
+def decide(models: Sequence[Standing], budget_bytes: int | None, now: float) -> ResidencyDecision:
     """Decide what to load and unload. `budget_bytes` bounds all models together; None is no bound."""
-    patience = patience or Patience()
     unload = [model.name for model in models if _is_over(model, now)]
     waits: dict[str, str] = {}
     impossible: dict[str, str] = {}
@@ -96,7 +88,7 @@ def decide(
         if (reason := _never_fits(wanted, models, budget_bytes)) is not None:
             impossible[wanted.name] = reason
         elif served or loading:
-            waits[wanted.name] = f"{(loading or [load or _first(waits)])[0]} is loaded first"
+            waits[wanted.name] = f"{(loading or [load or next(iter(waits))])[0]} is loaded first"
         elif any(model.state is ModelState.UNLOADING for model in models):
             # Its processes may use their part to their end, which is near.
             served = True
@@ -108,7 +100,7 @@ def decide(
                 load = wanted.name
                 continue
             missing = wanted.need_bytes - free - _coming_bytes(models, unload)
-            idle, serving = _victims(models, unload, missing, now, patience)
+            idle, serving = _victims(models, unload, missing, now)
             unload += idle
             drain += serving
             waits[wanted.name] = _waits_for(models, unload, drain)
@@ -158,7 +150,7 @@ def _never_fits(wanted: Standing, models: Sequence[Standing], budget_bytes: int 
 
 
 def _victims(
-    models: Sequence[Standing], unload: Sequence[str], missing: int, now: float, patience: Patience
+    models: Sequence[Standing], unload: Sequence[str], missing: int, now: float
 ) -> tuple[list[str], list[str]]:
     """Return which models to unload and which to drain for the missing bytes: as few as suffice, or none."""
     if missing <= 0:
@@ -169,11 +161,11 @@ def _victims(
         if model.state is ModelState.LOADED and not model.pinned and model.name not in unload
     ]
     idle = sorted(
-        (one for one in left if one.idle and now - one.loaded_at >= patience.least_loaded_seconds),
+        (one for one in left if one.idle and now - one.loaded_at >= LEAST_LOADED_SECONDS),
         key=lambda one: one.used_at,
     )
     serving = sorted(
-        (one for one in left if not one.idle and now - one.loaded_at >= patience.turn_seconds),
+        (one for one in left if not one.idle and now - one.loaded_at >= TURN_SECONDS),
         key=lambda one: one.loaded_at,
     )
     chosen: list[Standing] = []
@@ -197,7 +189,3 @@ def _waits_for(models: Sequence[Standing], unload: Sequence[str], drain: Sequenc
         return f"memory, until {', '.join(going)} is unloaded"
     serving = [model.name for model in models if model.state is ModelState.LOADED]
     return f"memory, which {', '.join(serving)} has"
-
-
-def _first(names: dict[str, str]) -> str:
-    return next(iter(names))

@@ -25,11 +25,18 @@ from scheduler.answer.notations.description import (
 )
 from scheduler.answer.schema_check import json_types
 from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
-from scheduler.grammar.plain_schema import Plain, plain_schema
+from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
-from scheduler.grammar.text_pattern import is_free, on_one_line, text_pattern, text_without, trimmed
-from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
+from scheduler.grammar.text_pattern import (
+    Complaint,
+    is_free,
+    on_one_line,
+    text_pattern,
+    text_without,
+    trimmed,
+)
+from scheduler.grammar.value_rules import BracedNotation, JsonNotation, ValueRules, gap_rule
 from scheduler.request import Tool
 from scheduler.structure import Pattern, Rules
 
@@ -102,7 +109,9 @@ class CallRules:
 
     def _call(self, number: int, tool: Tool) -> str:
         try:
-            if re.fullmatch(self._notation.names, tool.name) is None or self._is_keyword(tool.name):
+            in_python = isinstance(self._notation.arguments, Keywords)
+            is_keyword = in_python and any(map(iskeyword, tool.name.split(".")))
+            if is_keyword or re.fullmatch(self._notation.names, tool.name) is None:
                 raise CannotWrite((), f"the notation cannot write a call of a tool named {tool.name!r}")
             body = self._arguments(number, tool if tool.text is None else _held_to_text(tool, tool.text))
         except Inexpressible as fault:
@@ -110,14 +119,11 @@ class CallRules:
                 # The schema is the server's own.
                 raise Inexpressible((tool.place,), fault.why) from None
             raise Inexpressible((tool.place, *fault.path), fault.why) from None
-        name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
+        quotes = isinstance(self._notation.arguments, JsonObject) and f'"{TOOL}"' in self._notation.head
+        name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if quotes else tool.name
         written = (self._notation.call_start + self._notation.head).replace(TOOL, name)
         head = self._with_number(written if self._notation.opening else written.removeprefix(self._mark))
         return f"{head} {body} {self._book.literal(self._notation.tail + self._notation.call_end)}"
-
-    @property
-    def _quotes_name(self) -> bool:
-        return isinstance(self._notation.arguments, JsonObject) and f'"{TOOL}"' in self._notation.head
 
     def _with_number(self, head: str) -> str:
         before, numbered, after = head.partition(NUMBER)
@@ -126,9 +132,6 @@ class CallRules:
         return (
             f"{self._book.literal(before)} {self._book.terminal('/[0-9]{1,2}/')} {self._book.literal(after)}"
         )
-
-    def _is_keyword(self, name: str) -> bool:
-        return isinstance(self._notation.arguments, Keywords) and any(map(iskeyword, name.split(".")))
 
     def _arguments(self, number: int, tool: Tool) -> str:
         form = self._notation.arguments
@@ -145,24 +148,19 @@ class CallRules:
     def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
         schema = {"type": "object", **tool.parameters}
         try:
-            try:
-                return self._of_plain(form, plain_schema(schema), strict=strict)
-            except Inexpressible:
-                if strict:
-                    raise
-                # Also a contradiction: nobody promised more than a call.
-                return self._of_schema(form, SchemaForms(schema, strict=False))
+            plain = plain_schema(schema)
+            return self._of_schema(
+                form, SchemaForms(plain.exact() if strict else plain.schema, strict=strict)
+            )
+        except Inexpressible:
+            if strict:
+                raise
         except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
             # A client's schema may be anything.
             if strict:
                 raise Inexpressible(*malformed(schema, error)) from None
-            return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
-
-    def _of_plain(self, form: Arguments, plain: Plain, *, strict: bool) -> str:
-        schema = plain.exact() if strict else plain.schema
-        if schema is False:
-            raise Inexpressible((), "no arguments fit it")
-        return self._of_schema(form, SchemaForms(schema, strict=strict))
+        # Nobody promised more than a call.
+        return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
 
     def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:
         objects = [one for one in forms.of(forms.root, ()) if one.kind == "object"]
@@ -287,7 +285,7 @@ class _TaggedRules:
 
     def _text(self, one: Form, *, has_null: bool = False) -> str:
         form = self._form
-        pattern = text_pattern(one, self._notation.ends, self._pattern_complaint, strict=self._forms.strict)
+        pattern = text_pattern(one, self._notation.ends, self._complaint, strict=self._forms.strict)
         bare = pattern if form.quoted is None else trimmed(on_one_line(pattern, form.quoted_for))
         ended = self._book.ended_by(f'({bare}) | "null"' if has_null else bare, form.closing)
         if form.quoted is None:
@@ -323,12 +321,10 @@ class _TaggedRules:
     def _breaks(self) -> str:
         return _choice(self._book.literal, self._form.breaks)
 
-    def _pattern_complaint(self, pattern: str) -> str | None:
-        return self._complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
-
 
 def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema to use in place of an unreadable one: parameters of the same names, with any value."""
+    """Return a schema to use in place of one that cannot be held: parameters of the same names, with any
+    value."""
     properties = schema.get("properties")
     return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
 

@@ -1,8 +1,8 @@
 """A client's JSON schema in the keywords that the grammar library has, allowing the same values.
 
-Generators (zod, pydantic, TypeBox, OpenAPI) write keywords that say nothing, as `uniqueItems: false`, and
-keywords that others say as well, as `propertyNames`. The library knows neither. A keyword that no grammar
-holds is left out and named: it is a fault of a schema that must be kept to the letter.
+Generators (zod, pydantic, TypeBox, OpenAPI) write keywords that say nothing, as `uniqueItems: false`, which
+the library does not know. A keyword that no grammar holds is left out and named: it is a fault of a schema
+that must be kept to the letter.
 
 Bounds that no answer reaches are left out; bounds that the library cannot count up to are the largest that
 it can, so that every value that it writes fits.
@@ -10,13 +10,11 @@ it can, so that every value that it writes fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeGuard
-from urllib.parse import unquote
 
-from scheduler.grammar.lookahead import without_lookaheads
-from scheduler.grammar.schema_forms import Inexpressible, Path, listed, malformed
-from scheduler.grammar.text_pattern import FORMATS
+from scheduler.answer.schema_check import listed, target
+from scheduler.grammar.schema_forms import Inexpressible, Path, malformed
 
 DEFINITIONS = ("$defs", "definitions")
 NAMED = (*DEFINITIONS, "properties", "patternProperties")
@@ -53,7 +51,6 @@ _MOST_NUMBER = 9_200_000_000_000_000_000
 """The library's bounds on numbers are of 64 bits."""
 _EVERY_DOUBLE = 1e308
 """A bound of this size is the range of a number, as generators write it, and no constraint."""
-_LONGEST_CHAIN = 8
 
 Schema = dict[str, Any]
 
@@ -93,22 +90,6 @@ def says_nothing(schema: Any) -> bool:
 def says_never(schema: Any) -> bool:
     """Return whether no value fits it, as `{"not": {}}`, which zod writes for `never`."""
     return schema is False or (isinstance(schema, dict) and "not" in schema and says_nothing(schema["not"]))
-
-
-def target(root: Any, reference: Any) -> Any:
-    """Return what a reference by path refers to, or None."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    found = root
-    for step in filter(None, reference.split("/")[1:]):
-        step = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and step.isascii() and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
-        elif isinstance(found, dict) and step in found:
-            found = found[step]
-        else:
-            return None
-    return found
 
 
 def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Schema]]:
@@ -159,26 +140,16 @@ class _Writer:
                 self.lost[here] = f"{value!r} does not exist"
             elif keyword not in _UNHELD | _SILENT:
                 plain[keyword] = value
-        for rewrite in _REWRITES:
+        for rewrite in (_drop_annotations, _bound_counts, _bound_numbers, _list_items):
             rewrite(plain)
         for keyword in filter(_UNHELD.__contains__, schema):
-            value = schema[keyword]
-            if not (
-                _is_needless(keyword, value) or (keyword == "propertyNames" and self._names(plain, value))
-            ):
+            if not _is_needless(keyword, schema[keyword]):
                 self.lost[(*path, keyword)] = f"{keyword!r} cannot be held by a grammar"
         return plain
 
     def _dangles(self, reference: Any) -> bool:
         is_path = str(reference).startswith("#/") and not self._has_resources
         return is_path and target(self._root, reference) is None
-
-    def _names(self, schema: Schema, names: Any) -> bool:
-        """Write `propertyNames`, which is `names`, as other keywords. Return whether it has been done."""
-        for _ in range(_LONGEST_CHAIN):
-            if isinstance(names, dict) and names.keys() & _CONSTRAINING == {"$ref"}:
-                names = target(self._root, names["$ref"])
-        return isinstance(names, dict) and _name_properties(schema, names)
 
 
 def _is_needless(keyword: str, value: Any) -> bool:
@@ -187,6 +158,8 @@ def _is_needless(keyword: str, value: Any) -> bool:
             return value is False
         case "not":
             return says_never(value)
+        case "propertyNames" if isinstance(value, dict) and value.get("type") == "string":
+            return value.keys() & _CONSTRAINING == {"type"}
         case "propertyNames" | "unevaluatedProperties" | "unevaluatedItems":
             return says_nothing(value)
         case _:
@@ -205,13 +178,6 @@ def _bound_counts(schema: Schema) -> None:
             value = schema[keyword] = int(value)
         if _is_number(value) and (value > _MOST_COUNT if keyword.startswith("max") else value == 0):
             del schema[keyword]
-    least, required = schema.get("minProperties"), listed(schema, "required")
-    if _is_number(least) and least <= len(set(map(str, required))):
-        del schema["minProperties"]
-    most = schema.get("maxProperties")
-    closed = says_never(schema.get("additionalProperties")) and not schema.get("patternProperties")
-    if closed and _is_number(most) and most >= len(_members(schema, "properties")):
-        del schema["maxProperties"]
 
 
 def _bound_numbers(schema: Schema) -> None:
@@ -231,71 +197,11 @@ def _bound_numbers(schema: Schema) -> None:
                 schema[name] = sign * _MOST_NUMBER
 
 
-def _name_properties(schema: Schema, names: Schema) -> bool:
-    """Write `names` as the properties that it names, or as a pattern of them. Return whether it is one."""
-    allowed = {key: value for key, value in names.items() if key in _CONSTRAINING}
-    if allowed.get("type") == "string":
-        del allowed["type"]
-    if not allowed:
-        return True
-    if schema.get("patternProperties"):
-        return False
-    declared, others = _members(schema, "properties"), schema.get("additionalProperties", True)
-    if allowed.keys() == {"const"}:
-        allowed = {"enum": [allowed["const"]]}
-    if allowed.keys() == {"enum"} and isinstance(allowed["enum"], list):
-        wanted = dict.fromkeys(name for name in allowed["enum"] if isinstance(name, str))
-        schema["properties"] = {
-            **{name: one if name in wanted else False for name, one in declared.items()},
-            **{name: others for name in wanted if name not in declared},
-        }
-        schema["additionalProperties"] = False
-    elif not declared and (pattern := _name_pattern(allowed)) is not None:
-        schema["patternProperties"], schema["additionalProperties"] = {pattern: others}, False
-    else:
-        return False
-    return True
-
-
-def _name_pattern(allowed: Schema) -> str | None:
-    """Return the pattern of names that fit these keywords, or None if it would take more than one."""
-    pattern = allowed.get("pattern")
-    if allowed.keys() == {"pattern"} and isinstance(pattern, str) and "(?" not in pattern.replace("(?:", ""):
-        return pattern
-    if allowed.keys() == {"format"} and allowed["format"] in FORMATS:
-        return f"^({FORMATS[allowed['format']]})$"
-    if allowed.keys() <= {"minLength", "maxLength"}:
-        return f"^[\\s\\S]{{{allowed.get('minLength', 0)},{allowed.get('maxLength', '')}}}$"
-    return None
-
-
 def _list_items(schema: Schema) -> None:
     """`additionalItems` speaks of a list of `items` only; elsewhere the library would take it for `items`."""
     if not isinstance(schema.get("items"), list):
         schema.pop("additionalItems", None)
 
 
-def _look_ahead(schema: Schema) -> None:
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str) and (found := without_lookaheads(pattern)) is not None:
-        schema["pattern"], *more = found
-        if more:
-            schema["allOf"] = [*listed(schema, "allOf"), *({"pattern": one} for one in more)]
-
-
-_REWRITES: tuple[Callable[[Schema], None], ...] = (
-    _drop_annotations,
-    _bound_counts,
-    _bound_numbers,
-    _list_items,
-    _look_ahead,
-)
-
-
 def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _members(schema: Schema, keyword: str) -> Schema:
-    inside = schema.get(keyword)
-    return inside if isinstance(inside, dict) else {}

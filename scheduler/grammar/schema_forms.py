@@ -15,7 +15,7 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from scheduler.answer.schema_check import JSON_TYPES, SchemaCheck, StepBudget, json_types
+from scheduler.answer.schema_check import JSON_TYPES, SchemaCheck, StepBudget, json_types, listed
 
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
@@ -292,8 +292,3 @@ def _constants(schema: Any) -> list[Any] | None:
     if not isinstance(schema, Mapping):
         return None
     return [schema["const"]] if "const" in schema else listed(schema, "enum") or None
-
-
-def listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    inside = schema.get(keyword)
-    return inside if isinstance(inside, list) else []

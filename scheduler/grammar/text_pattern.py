@@ -6,13 +6,15 @@ No text can contain what would end it, whatever the schema allows: the notation 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from llguidance import regex_to_lark
 
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible
 from scheduler.grammar.vocabulary import quoted
 
+Complaint: TypeAlias = Callable[[dict[str, Any]], str | None]
+"""The error of one part of a grammar."""
 _ANY = "(?s:.*)"
 _BLANK = r"[\s\x1c-\x1f]"
 """White space in Python, which strips more than a regular expression's `\\s`."""
@@ -63,11 +65,8 @@ def lacking(end: str) -> str:
     return f"^[^{first}]*({first}{rest})*$" if others else f"^[^{first}]*$"
 
 
-def text_pattern(
-    form: Form, ends: Sequence[str], complaint: Callable[[str], str | None], *, strict: bool
-) -> str:
-    """Return the pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a
-    pattern.
+def text_pattern(form: Form, ends: Sequence[str], complaint: Complaint, *, strict: bool) -> str:
+    """Return the pattern of the strings of `form` that contain none of `ends`.
 
     Raise Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
     """
@@ -82,7 +81,8 @@ def text_pattern(
         conjuncts.append(f"/(?s:.{{{int(least)},{'' if most is None else int(most)}}})/")
     if (asked := schema.get("pattern")) is not None:
         pattern = f"/{_searched(str(asked))}/"
-        why = complaint(pattern) if _has_plain_anchors(str(asked)) else "its anchors cannot be used here"
+        part = {"lark_grammar": f"start: T\nT: {pattern}\n"}
+        why = complaint(part) if _has_plain_anchors(str(asked)) else "its anchors cannot be used here"
         if why is None:
             conjuncts.append(pattern)
         elif strict:

@@ -13,7 +13,6 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
 from math import ceil
 from threading import Thread
 from typing import Any
@@ -49,7 +48,7 @@ def main() -> None:
         writer = GrammarWriter(*setup)
         del setup
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        Thread(target=_end_when, args=(_too_large(_peak_bytes() + MOST_BYTES),), daemon=True).start()
+        Thread(target=_end_above, args=(_peak_bytes() + MOST_BYTES,), daemon=True).start()
         while True:
             asked = receive()
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -61,13 +60,9 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
 
 
-def _too_large(most_bytes: int) -> Callable[[], bool]:
-    return lambda: _peak_bytes() > most_bytes
-
-
-def _end_when(is_over: Callable[[], bool]) -> None:
+def _end_above(most_bytes: int) -> None:
     """No limit of the system's is on the memory of a process, on all systems."""
-    while not is_over():
+    while _peak_bytes() <= most_bytes:
         time.sleep(_LOOK_SECONDS)
     os._exit(OUT_OF_MEMORY)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from typing import Any
 from urllib.parse import quote
 
-from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas, target
+from scheduler.answer.schema_check import target
+from scheduler.grammar.plain_schema import DEFINITIONS, HELD_FORMATS, Schema, parts, subschemas
 from scheduler.grammar.schema_forms import Path, schema_error
 
 MOST_NAMED = 16
@@ -24,13 +24,12 @@ _FORMATS = frozenset(
     )
 )  # fmt: skip
 """Values of `format` that JSON schema has, and the library does not. Others are annotations."""
-_WIDENED = {
-    "oneOf": "oneOf constraints are not supported",
-    "minProperties": "min/maxProperties only supported",
-    "maxProperties": "min/maxProperties only supported",
-}
-"""Keywords that a schema may have many of, and the library's errors of them."""
-_LOOSENED = frozenset(("pattern", "format", "multipleOf", "patternProperties", "minimum", "maximum"))
+_LOOSENED = frozenset(
+    (
+        "oneOf", "minProperties", "maxProperties", "pattern", "format", "multipleOf", "patternProperties",
+        "minimum", "maximum",
+    )
+)  # fmt: skip
 """Keywords that are left out before any other."""
 _UNSATISFIABLE = "nsatisfiable"
 """Part of the library's error for a schema that no value fits."""
@@ -51,10 +50,8 @@ def held_part(schema: Schema, complaint_of: Complaint) -> tuple[Schema | None, l
     search = _Search(deepcopy(schema), complaint_of)
     removed: list[Path] = []
     while (complaint := complaint_of(search.schema)) is not None:
-        if _UNSATISFIABLE in complaint or schema_error(search.schema):
-            return None, removed
-        found = [*search.widened(complaint)] or [*search.without(complaint)]
-        if not found:
+        is_none = _UNSATISFIABLE in complaint or schema_error(search.schema)
+        if is_none or not (found := [*search.without(complaint)]):
             return None, removed
         removed += found
     return search.schema, removed
@@ -88,40 +85,28 @@ class _Search:
                 if isinstance(inner, dict) and self._alone(inner) == complaint:
                     path, part, found = (*path, *step), inner, True
                     break
-        keywords = sorted(part.keys() - {*DEFINITIONS}, key=lambda name: (name not in _LOOSENED, name))
-        for keyword in keywords:
-            if self._alone({name: one for name, one in part.items() if name != keyword}) != complaint:
+        left = dict(part)
+        for keyword in sorted(part.keys() - {*DEFINITIONS}, key=lambda name: (name not in _LOOSENED, name)):
+            del left[keyword]
+            if self._alone(left) != complaint:
                 return (*path, keyword)
         return path
 
-    def widened(self, complaint: str) -> Iterator[Path]:
-        """Write what this complaint is about as something wider, everywhere, innermost first."""
-        keywords = [keyword for keyword, error in _WIDENED.items() if error in complaint]
-        for path, part in reversed([*subschemas(self.schema)]) if keywords else ():
-            for keyword in keywords:
-                if keyword in part and _WIDENED[keyword] in (self._alone(part) or ""):
-                    value = part.pop(keyword)
-                    if keyword == "oneOf":
-                        part["allOf"] = [*part.get("allOf", ()), {"anyOf": value}]
-                    yield (*path, keyword)
-
     def without(self, complaint: str) -> Iterator[Path]:
-        """Remove the keyword that this complaint is about."""
-        path = self.place(complaint)
-        part = _at(self.schema, path[:-1])
-        if path and isinstance(part, dict) and path[-1] in part:
-            del part[path[-1]]
-            yield path
+        """Remove the keyword that this complaint is about, wherever a part has the same one: in definitions
+        first, and innermost first. Exclusive alternatives become others."""
+        keyword = ("", *self.place(complaint))[-1]
+        inner = reversed([*subschemas(self.schema)])
+        for path, part in sorted(inner, key=lambda one: not set(DEFINITIONS).intersection(one[0][:1])):
+            if keyword in part and self._alone(part) == complaint:
+                value = part.pop(keyword)
+                if keyword == "oneOf":
+                    part["allOf"] = [*part.get("allOf", ()), {"anyOf": value}]
+                yield (*path, keyword)
 
     def _alone(self, part: Schema) -> str | None:
         definitions = {name: self.schema[name] for name in DEFINITIONS if name in self.schema}
         return self._complaint_of({**definitions, **part})
-
-
-def _at(schema: Any, path: Path) -> Any:
-    for step in path:
-        schema = schema[int(step)] if isinstance(schema, list) else schema[step]
-    return schema
 
 
 def _pointer(asked: Schema, path: Path) -> str:

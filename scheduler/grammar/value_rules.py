@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from scheduler.answer.notations.description import Braced
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms
-from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
+from scheduler.grammar.text_pattern import Complaint, lacking, length_bounds, text_pattern, without
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options
 
@@ -21,9 +21,6 @@ _INTEGER = r"/-?(0|[1-9][0-9]{0,19})/"
 """Without bounds, models and random walks write digits without end, and `1e999` is no JSON number in
 Python."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-
-Complaint = Callable[[dict[str, Any]], str | None]
-"""The error of one part of a grammar."""
 
 
 class Notation(Protocol):
@@ -117,10 +114,7 @@ class BracedNotation:
         return self.book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,40}:/")
 
     def string(self, form: Form) -> str:
-        def complaint(pattern: str) -> str | None:
-            return self.complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
-
-        pattern = text_pattern(form, self.ends, complaint, strict=self.strict)
+        pattern = text_pattern(form, self.ends, self.complaint, strict=self.strict)
         return (
             f"{self.book.literal(self.form.string_mark)} {self.book.ended_by(pattern, self.form.string_mark)}"
         )
@@ -155,9 +149,8 @@ class ValueRules:
         self._forms = forms
         self._notation = notation
         self._complaint = complaint
-        self._root = (
-            json.dumps(forms.root, sort_keys=True, default=str) if _has_references(forms.root) else ""
-        )
+        root = json.dumps(forms.root, sort_keys=True, default=str)
+        self._root = root if '"$ref"' in root else ""
 
     def value(self, schema: Any, path: Path) -> str:
         """Return the rule of all values that fit. Raise Inexpressible."""
@@ -304,7 +297,3 @@ class ValueRules:
 def gap_rule(book: RuleBook, schema: Any) -> str:
     """Return the rule of what a pretty-printer writes between JSON tokens."""
     return f"{book.terminal('/' + json_options(schema)['whitespace_pattern'] + '/')}?"
-
-
-def _has_references(schema: Any) -> bool:
-    return '"$ref"' in json.dumps(schema, default=str)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.grammar.plain_schema import DEFINITIONS, parts, target
-from scheduler.grammar.schema_forms import listed
+from scheduler.answer.schema_check import listed, target
+from scheduler.grammar.plain_schema import DEFINITIONS, parts
 
 MAX_LEVELS = 10
 """Bound on the levels of indentation, also where a schema leaves open what is inside a value, or refers to

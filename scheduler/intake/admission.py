@@ -1,4 +1,4 @@
-"""Admission: whether a request may enter the queue, and if not, when to retry.
+"""Admission, the one door to the queue: whether a request may enter, who leaves for it, or when to retry.
 
 Pure: `now` is an argument.
 """
@@ -14,6 +14,7 @@ from scheduler.errors import Draining, InvalidRequest, QueueFull, TenantLimit, U
 from scheduler.intake.drain_rate import DrainRate
 from scheduler.intake.queue import IntakeQueue
 from scheduler.request import GenerationRequest
+from scheduler.requests.record import StreamRecord
 
 _BLOCKED_RETRY_SECONDS = 10.0
 
@@ -58,13 +59,12 @@ class Admission:
     def preparing(
         self, request: GenerationRequest, now: float, engine_room: int, requests: int = 1
     ) -> Iterator[None]:
-        """Check a request, and count it as waiting while its prompt is tokenized and its grammar compiled, so
-        that the queue's bounds also bound this work; as many requests as the engine has room for do not
-        count.
+        """Count a request as waiting while its prompt is tokenized and its grammar compiled, so that the
+        queue's bounds also bound this work; as many requests as the engine has room for do not count.
 
-        Raise what `check` does.
+        Raise what `admit` does, which decides again: others are let in meanwhile.
         """
-        self.check(request, now, requests, engine_room=engine_room)
+        self._check(request.tenant, now, requests, self._preparing, engine_room)
         tenant = request.tenant
         self._preparing[tenant] += requests
         try:
@@ -74,17 +74,26 @@ class Admission:
             if not self._preparing[tenant]:
                 del self._preparing[tenant]
 
-    def check(
-        self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
-    ) -> None:
-        """Run the checks that need no token count. `requests` more must fit into the queue, or others yield
-        to them. `engine_room`: how many can go straight to the engine. Without it, requests in preparation do
-        not count.
+    def admit(
+        self, request: GenerationRequest, now: float, requests: int = 1, *, prompt_tokens: int
+    ) -> list[StreamRecord]:
+        """Let `requests` like this one in, whose prompts have so many tokens. Return those that leave a full
+        queue for them: the newest of the tenants with most.
 
         Raise Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
         """
-        preparing: Counter[str] = Counter() if engine_room is None else self._preparing
-        room = engine_room or 0
+        self._check(request.tenant, now, requests, Counter(), 0)
+        if not self._queue.has_token_room(prompt_tokens):
+            waiting = self._queue.prompt_tokens
+            raise self.overload(
+                f"{waiting} prompt tokens are waiting, and {prompt_tokens} more do not fit", now
+            )
+        return self._queue.surplus(request.tenant, requests)
+
+    def _check(
+        self, tenant: str, now: float, requests: int, preparing: Mapping[str, int], engine_room: int
+    ) -> None:
+        """`preparing`: requests that count as waiting, but for `engine_room` of them."""
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if (reason := self.blocked(now)) is not None:
@@ -93,9 +102,9 @@ class Admission:
             # Not QueueFull: a retry would not help.
             raise InvalidRequest(f"n={requests} exceeds the queue bound of {most}", param="n")
         # The tenant's bound first: if both are reached, it is the one that this client can act on.
-        self._check_tenant(request.tenant, now, requests, max(0, preparing[request.tenant] - room))
-        if self._queue.yielding(request.tenant, requests, preparing, room) is None:
-            waiting = len(self._queue) + max(0, preparing.total() - room)
+        self._check_tenant(tenant, now, requests, max(0, preparing.get(tenant, 0) - engine_room))
+        if self._queue.yielding(tenant, requests, preparing, engine_room) is None:
+            waiting = len(self._queue) + max(0, sum(preparing.values()) - engine_room)
             raise self.overload(f"{waiting} requests are waiting", now)
 
     def overload(self, why: str, now: float) -> QueueFull:
@@ -104,17 +113,6 @@ class Admission:
             f"The server is overloaded: the queue is full ({why})",
             retry_after_seconds=self.retry_seconds(now),
         )
-
-    def check_prepared(
-        self, request: GenerationRequest, prompt_tokens: int, now: float, requests: int = 1
-    ) -> None:
-        """Run all checks, for a prompt of known length. Raise what `check` does."""
-        self.check(request, now, requests)
-        if not self._queue.has_token_room(prompt_tokens):
-            waiting = self._queue.prompt_tokens
-            raise self.overload(
-                f"{waiting} prompt tokens are waiting, and {prompt_tokens} more do not fit", now
-            )
 
     def unblock_seconds(self, now: float) -> float:
         """Return in how many seconds to retry: a whole number, or a guess if the end of the block is not

@@ -23,8 +23,8 @@ _SMOOTHING = 0.05
 
 
 class IntakeQueue:
-    """The caller checks the bounds before a push (`yielding`, `room_of`, `has_token_room`), and takes out
-    what must leave for it (`surplus`)."""
+    """Admission checks the bounds before a push (`yielding`, `room_of`, `has_token_room`), and says what must
+    leave for it (`surplus`)."""
 
     def __init__(self, config: IntakeConfig, requests: Requests) -> None:
         self._config = config

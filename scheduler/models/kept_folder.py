@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,35 +34,18 @@ def ensure_folder(folder: Path, digest: str, fill: Fill) -> None:
     with _locked(folder.parent / f".{folder.name}.lock"):
         if is_whole(folder, digest):
             return
-        for leftover in [folder, *folder.parent.glob(f".{folder.name}.*.partial")]:
+        partial = folder.parent / f".{folder.name}.partial"
+        for leftover in (folder, partial):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        write_folder(folder, digest, fill)
-
-
-def write_folder(folder: Path, digest: str, fill: Fill) -> None:
-    """Write the folder, even if others write it at the same time.
-
-    An empty folder is used, and one that already holds this very model is left unchanged. Raise
-    FileExistsError for a folder that holds anything else, OSError if it cannot be written.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.parent / f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
-    partial.mkdir()
-    try:
-        facts = fill(partial)
-        sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
-        write_json(partial / MANIFEST, {"digest": digest, **facts, "file_bytes": sizes})
+        partial.mkdir()
         try:
+            facts = fill(partial)
+            sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
+            write_json(partial / MANIFEST, {"digest": digest, **facts, "file_bytes": sizes})
             partial.rename(folder)
-        except OSError:
-            if is_whole(folder, digest):
-                return
-            if folder.exists():
-                raise FileExistsError(f"{folder} exists and is not this model; give another folder") from None
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_whole(folder: Path, digest: str) -> bool:

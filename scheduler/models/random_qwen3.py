@@ -1,7 +1,7 @@
 """Qwen3 models with random weights: a tiny one for tests, and the bench model that issues call "13M".
 
 This module owns the shapes, the weights and the folders of the models. It knows nothing of MLX, so the server
-and its tests may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER` writes the bench model.
+and its tests may use it.
 
 The weights mean nothing, but answers must vary. With tied embeddings and the usual small initial values a
 greedy answer repeats its last token forever, and a test that compares such answers passes whatever the cache
@@ -10,7 +10,6 @@ holds. See the constants below.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -24,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from scheduler.models.kept_folder import ensure_folder, kept_folder, write_folder, write_json
+from scheduler.models.kept_folder import ensure_folder, kept_folder, write_json
 from scheduler.shared.user_cache import user_cache_folder as user_cache_folder
 
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -93,9 +92,9 @@ def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Write the model into a folder that is empty, not there yet, or already this model. Raise what
-    `write_folder` does."""
-    write_folder(folder, model_digest(shape), partial(_write_files, shape))
+    """Write the model's files into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_files(shape, folder)
 
 
 def model_digest(shape: Shape) -> str:
@@ -192,19 +191,3 @@ def model_config(shape: Shape, tied: bool = True) -> dict[str, Any]:
         "eos_token_id": EOS_TOKEN_ID,
         "pad_token_id": PAD_TOKEN_ID,
     }
-
-
-def main() -> None:
-    shapes = {"tiny": TINY, "13m": BENCH_13M}
-    parser = argparse.ArgumentParser(description="Write a Qwen3 model with random weights.")
-    parser.add_argument("--shape", choices=sorted(shapes), default="13m")
-    parser.add_argument("folder", type=Path)
-    arguments = parser.parse_args()
-    try:
-        write_model(shapes[arguments.shape], arguments.folder)
-    except OSError as error:
-        raise SystemExit(f"cannot write the model: {error}") from error
-
-
-if __name__ == "__main__":
-    main()

@@ -8,33 +8,31 @@ in its send, and every stream with it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
 
 import trio
 
-from scheduler.shared.framing import FrameReader, encode, server_inbound
+from scheduler.shared.framing import encode, server_inbound
 from scheduler.shared.messages import FromEngine
 from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 
 
-_Incoming = TypeVar("_Incoming")
-
-
 class EngineGone(Exception):
     """The other end is closed: the process there has ended or is ending."""
 
 
-class FrameChannel(Generic[_Incoming]):
-    """Messages to and from one process."""
+class Channel:
+    """Messages to and from one engine process."""
 
-    def __init__(self, stream: trio.abc.Stream, reader: FrameReader[_Incoming]) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._reader = reader
-        self._received: deque[_Incoming] = deque()
+        self._reader = server_inbound()
+        self._received: deque[FromEngine] = deque()
         self._unsent: deque[bytes] = deque()
         self._wake_writer = trio.Event()
+        self.unresponsive = False
+        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""
 
     def send_nowait(self, message: WireStruct) -> None:
         """Queue a message for the writer. After the process's death it is dropped silently: `receive` reports
@@ -42,7 +40,7 @@ class FrameChannel(Generic[_Incoming]):
         self._unsent.append(encode(message))
         self._wake_writer.set()
 
-    async def receive(self) -> _Incoming:
+    async def receive(self) -> FromEngine:
         """Return the next message. Raise EngineGone at end of file, LinkError for bytes that are not a
         message."""
         while not self._received:
@@ -67,15 +65,3 @@ class FrameChannel(Generic[_Incoming]):
                     return
             self._wake_writer = trio.Event()
             await self._wake_writer.wait()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class Channel(FrameChannel[FromEngine]):
-    """Messages to and from one engine process."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        super().__init__(stream, server_inbound())
-        self.unresponsive = False
-        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""

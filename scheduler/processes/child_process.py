@@ -221,13 +221,8 @@ def oom_kills(root: Path = Path("/")) -> int:
     read: 0."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            events = root / "sys/fs/cgroup" / path.lstrip("/") / "memory.events"
-        elif "memory" in controllers.split(","):
-            events = root / "sys/fs/cgroup/memory" / path.lstrip("/") / "memory.oom_control"
-        else:
-            continue
-        if (kills := _count(_read(events))) is not None:
+        events = root / "sys/fs/cgroup" / path.lstrip("/") / "memory.events"
+        if not controllers and (kills := _count(_read(events))) is not None:
             return kills
     return _count(_read(root / "proc/vmstat")) or 0
 

@@ -13,9 +13,9 @@ import structlog
 import trio
 
 from scheduler.errors import LinkError
-from scheduler.shared.first_frame import FirstFrame
 from scheduler.shared.framing import encode
 from scheduler.shared.hello import (
+    FirstFrame,
     HelloRefused,
     HelloReply,
     check_hello,
@@ -60,11 +60,6 @@ class Listener:
         """Accept connections until cancelled. Starts with the port, a free one if `port` is 0. Raise OSError
         if the port cannot be listened on."""
         listeners = await trio.open_tcp_listeners(port, host=host)
-        if port == 0 and len(listeners) > 1:
-            # Each family got a port of its own: keep one.
-            for other in listeners[1:]:
-                await other.aclose()
-            listeners = listeners[:1]
         task_status.started(listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
             for listener in listeners:

@@ -159,18 +159,6 @@ def _thinking_part(message: Message) -> Message:
     return {**message, "content": parts}
 
 
-def _thinking_blocks(messages: Messages) -> Iterator[Message]:
-    """Yield all answers as Apertus has them, which takes no other form beside it."""
-    thinks = any(message.get("reasoning_content") for message in messages)
-    for message in messages:
-        if thinks and message["role"] == "assistant":
-            parts = (("thoughts", message.get("reasoning_content")), ("response", message.get("content")))
-            blocks = [{"type": kind, "text": text} for kind, text in parts if text]
-            yield {**message, "content": {"blocks": blocks}}
-        else:
-            yield message
-
-
 def _in_thoughts(message: Message) -> Iterator[Message]:
     text, thoughts = message.get("content"), message.get("reasoning_content")
     joined = {"content": "", "reasoning_content": f"{thoughts}{JOINT}{text}"}
@@ -290,7 +278,6 @@ _NEEDS = (
         (
             Form("reads thoughts under another name", _on_messages(lambda each: map(_thinking_fields, each))),
             Form("reads thoughts as parts", _on_messages(lambda each: map(_thinking_part, each))),
-            Form("reads thoughts as blocks", _on_messages(_thinking_blocks)),
         ),
         after="calls",
     ),

@@ -204,9 +204,9 @@ class Preparation:
             ),
         )
         offered = OfferedTools(request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ())
-        continued = self._continued(request, prompt)
+        continues = self._continues(request, prompt)
         pipelines = partial(
-            self._answer_pipelines, request.tokenized(), tokens, silent, thinking, offered, continued
+            self._answer_pipelines, request.tokenized(), tokens, silent, thinking, offered, continues
         )
         blocks = () if embeds else block_hashes(prompt, salted(adapter, salt))
         repetition = request.repetition or (None if request.ignore_eos else self._repetition)
@@ -273,7 +273,7 @@ class Preparation:
         silent_stops: Mapping[int, str],
         thinking: ThinkingBudget | None,
         offered: OfferedTools,
-        continued: TokenIds | None,
+        continues: bool,
     ) -> list[AnswerPipeline]:
         stops, tools = WantedStrings(request.stop, silent_stops), bool(offered)
         form = self.tokenizer.answer_format
@@ -298,7 +298,7 @@ class Preparation:
                     spans=spans,
                 )
             return AnswerPipeline(
-                self.tokenizer.detokenizer(spelled, continued),
+                self.tokenizer.detokenizer(spelled, begun=continues),
                 stops,
                 assembly,
                 includes_stop=request.includes_stop,
@@ -310,15 +310,15 @@ class Preparation:
 
         return [pipeline(choice) for choice in range(request.choices)]
 
-    def _continued(self, request: GenerationRequest, ids: TokenIds) -> TokenIds | None:
-        """Return the last tokens of the text that the answer continues, or None if it begins one, of which
-        tokenizers may drop the first space. What a grammar holds keeps every byte that the grammar counts."""
-        prompt, last = request.prompt, ids[-CONTINUED_TOKENS:]
+    def _continues(self, request: GenerationRequest, ids: TokenIds) -> bool:
+        """Return whether the answer continues a text, and does not begin one, of which tokenizers may drop
+        the first space. What a grammar holds keeps every byte that the grammar counts."""
+        prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
             continues = prompt.continue_final and bool(prompt.messages[-1].get("content"))
         else:
-            continues = any(token not in self._special_token_ids for token in last)
-        return last if continues or request.structure is not None else None
+            continues = any(token not in self._special_token_ids for token in ids[-CONTINUED_TOKENS:])
+        return continues or request.structure is not None
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
         """Return whether the prompt ends inside reasoning: some templates write its opening mark."""

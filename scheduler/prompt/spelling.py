@@ -1,7 +1,7 @@
 """How a vocabulary's tokens spell text, found at load by decoding all of them.
 
 A table of bytes reads a token in a fifth of a microsecond, the same in the middle of a stream as in the whole
-text, and without the library. It serves where it says what the library's decoder says of every token.
+text, and without the library. It must say what the library's decoder says of every token.
 
 Some folders have a vocabulary of bytes and a decoder for another kind (Mistral's tekken with SentencePiece's
 decoder): what the model writes would be read as `Hello,ĠhowĠareĠyou?`. What the tokenizer makes of a text
@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from scheduler.answer.detokenizer import byte_level, sentence_piece
+from scheduler.errors import StartupError
 
 _PROBE = "你 🦊 你"
 """What no normalizer changes, and what bytes and spaces are written for."""
@@ -25,14 +26,12 @@ _PROBE = "你 🦊 你"
 class Spelling(StrEnum):
     BYTE_LEVEL = "byte-level"
     PIECES = "SentencePiece"
-    LIBRARY = "by the library"
-    """Neither: its tokens are read by the library, a few at a time."""
 
 
 def spelling_of(backend: Any, vocabulary: Mapping[str, int]) -> Spelling:
     """Return how the library's tokenizer spells text. Its decoder is replaced where it cannot read what the
     tokenizer writes. `vocabulary`: all tokens, which the library takes 0.3 s to list for 260,000; the rest
-    takes as long."""
+    takes as long. Raise StartupError for another way."""
     added = backend.get_added_tokens_decoder()
     tokens = {token_id: token for token, token_id in vocabulary.items() if token_id not in added}
     if _writes_bytes(backend):
@@ -41,7 +40,11 @@ def spelling_of(backend: Any, vocabulary: Mapping[str, int]) -> Spelling:
 
             backend.decoder = decoders.ByteLevel()
         return Spelling.BYTE_LEVEL
-    return Spelling.PIECES if _reads_pieces(backend, tokens) else Spelling.LIBRARY
+    if not _reads_pieces(backend, tokens):
+        raise StartupError(
+            "--model: its tokenizer spells text neither in bytes nor as SentencePiece does, and is not served"
+        )
+    return Spelling.PIECES
 
 
 def with_plain_decoder(written: str) -> str:

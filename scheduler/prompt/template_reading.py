@@ -36,8 +36,6 @@ class TemplateReading:
     """What it writes nothing of in any form."""
     continues: bool = True
     """Whether a begun answer can be continued."""
-    switches_thinking: bool = False
-    """Whether `enable_thinking` changes the prompt."""
     efforts: Mapping[str, str | None] = field(default_factory=dict)
     """What is passed for an effort of reasoning at which the template raises: the nearest, or None for its
     own."""
@@ -61,8 +59,6 @@ class TemplateReading:
                 yield f"writes no {_enumerated(forgotten)}"
         if not self.continues and "assistant" not in self.dropped:
             yield "does not continue a begun answer: a prefill is refused"
-        if self.switches_thinking:
-            yield "switches thinking"
         if self.efforts:
             yield f"raises at the reasoning efforts {_enumerated(list(self.efforts))}: the nearest is passed"
 
@@ -145,11 +141,9 @@ def reading_of(
     reading = replace(reading, refused=tuple(dict.fromkeys(refused)))
     written = fitted(render, reading)
     begun = tried(written, ChatPrompt((_ASKED, _ANSWERED), continue_final=True)) or ""
-    on, off = (tried(written, ChatPrompt((_ASKED,), reasoning=Reasoning(one))) for one in (True, False))
     return replace(
         reading,
         continues=begun.endswith(_ANSWERED["content"]),
-        switches_thinking=None not in (on, off) and on != off,
         efforts=_efforts(written),
     )
 

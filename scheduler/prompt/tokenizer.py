@@ -19,8 +19,6 @@ from scheduler.answer.answer_format import (
 from scheduler.answer.detokenizer import (
     ByteTable,
     Detokenizer,
-    TableDetokenizer,
-    WindowDetokenizer,
     byte_level,
     sentence_piece,
 )
@@ -97,11 +95,7 @@ class HubTokenizer:
         self.spelling = spelling_of(self._backend, vocabulary)
         del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
-        self._middle: Callable[[int], bytes] = (
-            cache(self._spelled_behind_itself)
-            if self.spelling is Spelling.LIBRARY
-            else self._byte_table(frozenset(self._special_ids.values())).__getitem__
-        )
+        self._middle = self._byte_table(frozenset(self._special_ids.values()))
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
         self._shown: Callable[[frozenset[str]], frozenset[str]] = cache(self._special_in)
 
@@ -199,28 +193,22 @@ class HubTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return one token as UTF-8, special ones spelled out. It may be part of a character, and it includes
         the space that it has in the middle of a text. Empty for ids without a token."""
-        return self._middle(token_id)
+        return self._middle[token_id]
 
     def opening_bytes(self, token_id: int) -> bytes:
         """Return the same for a token that begins a text: it may lack its space."""
         return self._opening(token_id)
 
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
+    def detokenizer(self, spelled: frozenset[str] = frozenset(), *, begun: bool = False) -> Detokenizer:
         """Return a new detokenizer; cheap. Special tokens give no text, except parts of the marks `spelled`.
-        `after`: the last tokens of the text that this one continues; None if it begins one."""
+        `begun`: whether its text continues another one."""
         # There are few sets of marks, and one table serves all requests with the same set.
         shown = self._shown(spelled)
-        if self.spelling is Spelling.LIBRARY:
-            hidden = self._hidden(shown)
-            seen = [token_id for token_id in after or () if token_id not in hidden]
-            return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden), seen)
         if shown not in self._byte_tables:
             self._byte_tables[shown] = self._byte_table(shown)
         table = self._byte_tables[shown]
         opening = None if self.spelling is Spelling.BYTE_LEVEL else self._opening
-        return TableDetokenizer(table, opening, begun=after is not None)
+        return Detokenizer(table, opening, begun=begun)
 
     def _special_in(self, marks: frozenset[str]) -> frozenset[str]:
         special = self._special_ids.values()
@@ -244,28 +232,17 @@ class HubTokenizer:
         lacks = self.answer_format.tools is None or "tool" in self.template_reading.dropped
         return lacks or not generic_tools.knows_tools(self._renderer)
 
-    def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
-        seen = [token_id for token_id in token_ids if token_id not in hidden]
-        return str(self._backend.decode(seen, skip_special_tokens=False))
-
     def _spelled_first(self, token_id: int) -> bytes:
-        spelled = self._middle(token_id)
+        spelled = self._middle[token_id]
         if self.spelling is Spelling.BYTE_LEVEL or (not spelled.isascii() and len(spelled) == 1):
             return spelled  # A byte that is only part of a character.
-        return self._decode([token_id], set()).encode("utf-8", "replace") if spelled else b""
-
-    def _spelled_behind_itself(self, token_id: int) -> bytes:
-        # Decoders strip the space of the first token.
-        once, twice = (self._decode([token_id] * times, set()) for times in (1, 2))
-        return twice[len(once) :].encode("utf-8", "replace")
+        return self.decode([token_id]).encode("utf-8", "replace") if spelled else b""
 
     def _byte_table(self, shown: frozenset[str]) -> ByteTable:
-        hidden, spelled = self._hidden(shown), self._backend.id_to_token
+        hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
+        spelled = self._backend.id_to_token
         read = byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece
         return ByteTable(lambda token_id: None if token_id in hidden else spelled(token_id), read)
-
-    def _hidden(self, shown: frozenset[str]) -> set[int]:
-        return {token_id for token_id, token in self._special_ids.items() if token not in shown}
 
 
 def _loaded(folder: Path) -> Any:

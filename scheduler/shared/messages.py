@@ -66,7 +66,6 @@ class GrammarTokenizer(WireStruct, frozen=True):
 
 
 Float32: TypeAlias = Literal["float32", "tf32"]
-"""What Metal keeps resident, so that nothing else pushes it out of memory."""
 
 
 class EngineConfig(WireStruct, frozen=True):
@@ -156,7 +155,7 @@ class Sampling(WireStruct, frozen=True):
 
     The temperature comes before the cut-offs, of which each looks at all tokens.
     `repetition_penalty` counts prompt and output, the presence and frequency penalties count output only, as
-    vLLM does; `repetition_context` bounds the former to that many last tokens, as mlx-lm does; 0 is no bound.
+    vLLM does.
     `seed` is never absent: a request without one gets one at admission, so that its tokens can be computed
     again.
     """
@@ -167,7 +166,6 @@ class Sampling(WireStruct, frozen=True):
     min_p: float = 0.0
     seed: int = 0
     repetition_penalty: float = 1.0
-    repetition_context: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()

@@ -107,11 +107,6 @@ class EngineMetrics:
             "Share of the KV budget in use; lowered when an engine runs out of memory.",
         )
         self.kv_cache_share.set(1)
-        self.memory_relief_changes = declare.counters(
-            "penstock_memory_relief_changes",
-            "Changes of penstock_memory_relief.",
-            direction=label_values.DIRECTIONS,
-        )
 
     @property
     def totals(self) -> Counters:

@@ -8,7 +8,6 @@ from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import Counters, MemoryState
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import (
-    DIRECTIONS,
     DRAFT_SOURCES,
     RELIEF_LEVELS,
     STEPS,
@@ -55,7 +54,6 @@ class EngineTotals:
             metrics.accepted_draft_tokens[label].inc(accepted - before[1])
 
     def _take_relief(self, now: MemoryState, last: MemoryState) -> None:
-        self._metrics.memory_relief_changes[DIRECTIONS[now.relief < last.relief]].inc()
         _log.warning(
             "memory_relief",
             engine=self._metrics.engine,

@@ -1,18 +1,17 @@
 """The last five minutes of a model, one sample a second: what the live page shows at first to a viewer who
 opens it.
 
-`History` is pure: `now` is an argument. It is a ring of columns of doubles, 300 x 13 x 8 bytes = 31 kB a
-model, whether a page is open or not. A sample reads the figures that `/metrics` has: it costs nothing per
+`History` is pure: `now` is an argument. A sample reads the figures that `/metrics` has: it costs nothing per
 token or request, 0.4 ms a second while there is work (two engines), and next to nothing otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 from prometheus_client import Histogram
@@ -20,8 +19,8 @@ from prometheus_client import Histogram
 from scheduler.shared.counters import Counters
 from scheduler.shared.figures import figures_of
 from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.instruments import buckets_of
 from scheduler.telemetry.metrics import ModelMetrics
-from scheduler.telemetry.readings import buckets_of
 
 SAMPLE_SECONDS = 1.0
 KEPT_SAMPLES = 300
@@ -51,8 +50,7 @@ class History:
     """The last `kept` samples. They are numbered from 1, so that a reader can fetch only newer ones."""
 
     def __init__(self, kept: int = KEPT_SAMPLES) -> None:
-        self._kept = kept
-        self._columns = {name: array("d", bytes(8 * kept)) for name in COLUMNS}
+        self._samples: deque[tuple[float, ...]] = deque(maxlen=kept)
         self._readings: deque[tuple[float, Reading]] = deque(maxlen=WINDOW_SAMPLES)
         self.number = 0
         """Number of the last sample; 0 before the first."""
@@ -62,19 +60,17 @@ class History:
         if self._readings:
             then, before = self._readings[-1]
             sample = _sample(now, reading, then, before, self._readings[0][1])
-            place = self.number % self._kept
-            for name, value in zip(COLUMNS, sample, strict=True):
-                self._columns[name][place] = value
+            self._samples.append(tuple(map(float, sample)))
             self.number += 1
         self._readings.append((now, reading))
 
     def since(self, number: int) -> dict[str, list[float | None]]:
         """Return the samples after `number` that are kept, as columns, the oldest first; None for NaN."""
-        first = max(number, self.number - self._kept)
-        places = [one % self._kept for one in range(first, self.number)]
+        newer = min(self.number - number, len(self._samples))
+        samples = list(islice(self._samples, len(self._samples) - newer, None))
         return {
-            name: [None if math.isnan(column[place]) else column[place] for place in places]
-            for name, column in self._columns.items()
+            name: [None if math.isnan(one[place]) else one[place] for one in samples]
+            for place, name in enumerate(COLUMNS)
         }
 
 

@@ -9,8 +9,6 @@ STARTS = ("cold", "warm", "resumed")
 the first token."""
 PIECE_IDS = ("kept", "made")
 """Whether the ids of a piece of a prompt were kept, or had to be made."""
-BANDS = ("urgent", "normal", "background")
-"""Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "cancelling")
 """States of requests that an engine holds; those that await another engine are counted separately."""
 CONDITIONS = ("starting", "ready", "quarantine", "restarting", "draining", "unloaded", "failed")
@@ -21,8 +19,6 @@ STEPS = ("decode", "mixed", "prefill")
 DRAFT_SOURCES = ("grammar", "long_match", "short_match", "other")
 """Where drafted tokens come from (`scheduler/engine/drafts/row_drafts.py`: Source); the last one: whatever
 another version's engine calls its own."""
-DIRECTIONS = ("up", "down")
-"""Directions of the memory guard's relief: more is given up, or it is taken back."""
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
 OUTCOMES = (

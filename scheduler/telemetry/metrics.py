@@ -113,16 +113,7 @@ class ModelMetrics:
         self.oldest_queued = declare.gauge(
             "penstock_oldest_queued_seconds", "Wait of the oldest of those requests."
         )
-        bands, tenants = label_values.BANDS, (*self.tenants, label_values.OTHER)
-        self.band_queued = declare.gauges(
-            "penstock_band_queued_requests", "Waiting requests by the sign of their priority.", band=bands
-        )
-        self.band_tokens = declare.gauges(
-            "penstock_band_queued_prompt_tokens", "Prompt tokens of those requests.", band=bands
-        )
-        self.band_oldest = declare.gauges(
-            "penstock_band_oldest_queued_seconds", "Wait of the oldest of those requests.", band=bands
-        )
+        tenants = (*self.tenants, label_values.OTHER)
         self.service_gap = declare.gauge(
             "penstock_service_gap_tokens",
             "Largest difference of attained service between two waiting tenants of one priority.",

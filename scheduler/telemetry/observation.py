@@ -20,7 +20,7 @@ from scheduler.shared.messages import Inspection, Ready
 from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics
-from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
+from scheduler.telemetry.labels import CONDITIONS, OTHER
 from scheduler.telemetry.metrics import ModelMetrics
 
 FINISHED = tuple(reason.value for reason in FinishReason)
@@ -32,26 +32,6 @@ def start_of(record: StreamRecord) -> str:
     return "warm" if 2 * record.cached_tokens >= len(record.submit.prompt) else "cold"
 
 
-def band_of(priority: int) -> str:
-    """Return the label of a priority, which has vLLM's sign: lower goes first."""
-    return BANDS[1 if priority == 0 else 0 if priority < 0 else 2]
-
-
-def observe_tokens(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """Sample the arrival of a step's tokens, before `record` counts them. However many they are, they are one
-    piece of the stream and one inter-token gap, as in vLLM: tokens that come at once have no gap between
-    them."""
-    if record.lost_at is not None:
-        metrics.resume_seconds.observe(now - record.lost_at)
-        record.lost_at = None
-    if record.last_token_at is not None:
-        metrics.itl.observe(now - record.last_token_at)
-        return
-    metrics.ttft[start_of(record)].observe(now - record.arrived_at)
-    if record.dispatched_at is not None:
-        metrics.prefill_seconds.observe(now - record.dispatched_at)
-
-
 class RequestSamples:
     """What the multiplexer sees of requests, as samples. Contained: a fault must not end a stream."""
 
@@ -60,14 +40,29 @@ class RequestSamples:
         self._containment = Containment(metrics.server)
 
     def submitted(self, record: StreamRecord, now: float) -> None:
-        self._containment.sample(observe_submitted, self._metrics, record, now)
+        """It was sent to its first engine."""
+        self._containment.sample(lambda: self._metrics.queue_seconds.observe(now - record.arrived_at))
 
     def resumed(self) -> None:
         self._containment.sample(self._metrics.resumed.inc)
 
     def tokens(self, record: StreamRecord, now: float) -> None:
-        """A step gave tokens. Called once, before `record` counts the first of them."""
-        self._containment.sample(observe_tokens, self._metrics, record, now)
+        """A step gave tokens. Called once, before `record` counts the first of them. However many they are,
+        they are one piece of the stream and one inter-token gap, as in vLLM: tokens that come at once have no
+        gap between them."""
+        self._containment.sample(self._tokens, record, now)
+
+    def _tokens(self, record: StreamRecord, now: float) -> None:
+        metrics = self._metrics
+        if record.lost_at is not None:
+            metrics.resume_seconds.observe(now - record.lost_at)
+            record.lost_at = None
+        if record.last_token_at is not None:
+            metrics.itl.observe(now - record.last_token_at)
+            return
+        metrics.ttft[start_of(record)].observe(now - record.arrived_at)
+        if record.dispatched_at is not None:
+            metrics.prefill_seconds.observe(now - record.dispatched_at)
 
     def late_token(self) -> None:
         """A token came after the end of its answer, or after its reader had left."""
@@ -81,11 +76,6 @@ class RequestSamples:
 def observe_accepted(metrics: ModelMetrics, records: Iterable[StreamRecord]) -> None:
     """Count prompt tokens. Each prompt counts once, because its choices share it."""
     metrics.prompt_tokens.inc(sum(len(record.submit.prompt) for record in records if record.choice == 0))
-
-
-def observe_submitted(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """Sample how long a request took to be sent to an engine."""
-    metrics.queue_seconds.observe(now - record.arrived_at)
 
 
 def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
@@ -151,25 +141,17 @@ def observe_pieces(metrics: ModelMetrics, now: PieceStatistics, before: PieceSta
 
 
 def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> None:
-    """Sample the queue by band and by tenant. O(flows): for a scrape, not for every request."""
-    depth, tokens, oldest = Counter[str](), Counter[str](), defaultdict[str, float](float)
-    tenant_depth, tenant_oldest = Counter[str](), defaultdict[str, float](float)
+    """Sample the queue by tenant. O(flows): for a scrape, not for every request."""
+    depth, oldest = Counter[str](), defaultdict[str, float](float)
     service = defaultdict[int, dict[str, float]](dict)
     for flow in flows:
-        band, tenant = band_of(flow.priority), metrics.tenant_label(flow.tenant)
-        depth[band] += flow.requests
-        tokens[band] += flow.prompt_tokens
-        oldest[band] = max(oldest[band], flow.oldest_seconds)
-        tenant_depth[tenant] += flow.requests
-        tenant_oldest[tenant] = max(tenant_oldest[tenant], flow.oldest_seconds)
+        tenant = metrics.tenant_label(flow.tenant)
+        depth[tenant] += flow.requests
+        oldest[tenant] = max(oldest[tenant], flow.oldest_seconds)
         service[flow.priority][flow.tenant] = flow.tenant_service_tokens
-    for band in BANDS:
-        metrics.band_queued[band].set(depth[band])
-        metrics.band_tokens[band].set(tokens[band])
-        metrics.band_oldest[band].set(oldest[band])
     for tenant in (*metrics.tenants, OTHER):
-        metrics.tenant_queued[tenant].set(tenant_depth[tenant])
-        metrics.tenant_oldest[tenant].set(tenant_oldest[tenant])
+        metrics.tenant_queued[tenant].set(depth[tenant])
+        metrics.tenant_oldest[tenant].set(oldest[tenant])
     gaps = [max(attained.values()) - min(attained.values()) for attained in service.values()]
     metrics.service_gap.set(max(gaps, default=0.0))
 

@@ -27,8 +27,8 @@ from prometheus_client.registry import Collector
 from scheduler.shared.counters import Counters
 from scheduler.shared.figures import figures_of
 from scheduler.telemetry.engine_metrics import FAMILIES, EngineMetrics
+from scheduler.telemetry.instruments import buckets_of, value_of
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.readings import buckets_of, value_of
 
 _LABELS = ("model_name", "engine")
 _NO_ENGINE = "0"

@@ -29,7 +29,7 @@ MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_toke
 
 def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
     """Return models under these names, all of them always loaded."""
-    fleet = Fleet([Model.kept(name, scheduler) for name, scheduler in schedulers.items()])
+    fleet = Fleet([Model(name, scheduler, pinned=True) for name, scheduler in schedulers.items()])
     return ServedModels(fleet, {name: replace(MODEL, names=(name,)) for name in schedulers})
 
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock, trio_test
 
 from api.served_models import ServedModels
 from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.model import Model
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
 from tests.api.client import ASKS_PROGRESS, MODEL, app_of, chat, comments
@@ -30,7 +30,7 @@ async def farm(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
     metrics = Metrics()
     models = [
         Model(
-            ModelTraits(name),
+            name,
             make_scheduler(
                 LoopbackLauncher(),
                 PLAN,

@@ -89,8 +89,6 @@ class Client:
     events: list[StreamEvent] = field(default_factory=list)
     refusal: SchedulerError | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    lingers: bool = False
-    """Stay in the block after the final event."""
     stays: float = math.inf
     """Leave this number of seconds after coming."""
     stream: RequestStream | None = None
@@ -102,8 +100,6 @@ class Client:
                 async with scheduler.stream(self.request) as self.stream:
                     async for event in Events(self.stream):
                         self.events.append(event)
-                    if self.lingers:
-                        await trio.sleep_forever()
             except SchedulerError as error:
                 self.refusal = error
 
@@ -178,18 +174,13 @@ class Bench:
     def sample(self, name: str, **labels: str) -> float:
         return sample(self.scheduler.metrics.registry, name, **labels)
 
-    def check_intake_is_empty(self) -> None:
-        """No deadline is watched, no charge is open, no account waits or runs."""
-        scheduler = self.scheduler
-        assert len(scheduler.pool.expiry) == 0
-        assert len(scheduler.queue) == scheduler.queue.prompt_tokens == scheduler.queue.tenants == 0
-        assert not scheduler.queue._dispatched
-
     def check_nothing_is_left(self) -> None:
-        """No table of either process has an entry, by its own statistics."""
-        statistics = self.scheduler.operations.statistics()
+        """No table of either process has an entry: no deadline is watched, no charge is open, no slot is
+        taken."""
+        statistics, queue = self.scheduler.operations.statistics(), self.scheduler.queue
         assert (statistics.queued, statistics.in_engine, statistics.stalled_seconds) == (0, 0, 0.0)
-        self.check_intake_is_empty()
+        assert len(self.scheduler.pool.expiry) == len(queue) == queue.prompt_tokens == queue.tenants == 0
+        assert not queue._dispatched
         assert self.sample("penstock_queued_requests") == 0
         assert self.sample("penstock_engine_requests") == 0
         assert self.sample("penstock_running_slots") == 0

@@ -34,23 +34,6 @@ def ended_by(client: Client, kind: type[DeadlineExceeded], words: str) -> None:
 
 
 @trio_test
-async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: MockClock) -> None:
-    """At the very moment, and the requests behind it move up."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, Client(ask("one", max_tokens=100)))
-        hurried = await bench.come(nursery, Client(ask("two", timeout_seconds=0.3)))
-        await bench.come(nursery, Client(ask("three")))
-        await bench.wait_for(lambda: bool(hurried.finals))
-        assert trio.current_time() == pytest.approx(0.3, abs=0.001)
-        await trio.sleep(1)
-        await check_nothing_left(bench)
-    ended_by(hurried, DeadlineExceeded, "timeout of 0.3 s passed in the queue")
-    assert bench.observer.admitted == [1, 3]
-    assert bench.outcomes() == {"deadline": 1, "length": 2}
-
-
-@trio_test
 async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_clock: MockClock) -> None:
     """The client may retry, and gets the time."""
     bench = Bench(lookahead=0, queue_seconds=0.3)
@@ -144,21 +127,3 @@ def test_at_any_moment_among_others(
             assert allowed is None or took <= allowed + 0.001
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
-
-
-@trio_test
-async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
-    """Also while its cancel, after a stop string, is on its way: the reader already has the finish reason."""
-    bench = Bench()
-    async with running(bench.scheduler) as nursery:
-        first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
-        await check_nothing_left(bench)
-        stop = first.text.split()[3]
-        request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
-        client = await bench.come(nursery, Client(request, lingers=True))
-        await trio.sleep(1)
-        client.leave()
-        await check_nothing_left(bench)
-    [final] = client.finals
-    assert isinstance(final, Finished)
-    assert bench.outcomes() == {"stop": 1, "length": 1}

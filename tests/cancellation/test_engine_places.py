@@ -1,91 +1,52 @@
-"""A cancel inside the engine of who shares a prefix: nothing of the request remains, and the others go on.
-
-`tests/scheduler/engine/test_loop.py` cancels in every other state.
-"""
+"""A cancel in the engine of who shares a prefix; `scheduler/engine/test_loop.py` has all other states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
 
 import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
+from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
-from tests.scheduler.engine.prefix.integrity import check_integrity
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=20)
-_SHARED_PREFIX = prompt_of(100, 1)
+_SUBMITS = [request(number, [*prompt_of(100, 1), number], 5) for number in range(3)]
 
 
-class _Engine:
-    def __init__(self) -> None:
-        self.backend = ScriptedBackend(_PLAN, kv_cache_bytes=(1 << 20) * (KV_BYTES_PER_TOKEN + 4))
-        self.loop = EngineLoop(self.backend, 8, PrefillPace(20))
-        self.tokens: dict[int, list[int]] = {}
-        self.ends: dict[int, Retired] = {}
+@pytest.mark.parametrize(
+    ("victim", "is_cached"), [(2, True), (0, False), (2, False)], ids=["after a hit", "leader", "follower"]
+)
+def test_a_cancel_leaves_nothing_and_the_others_have_their_tokens(victim: int, is_cached: bool) -> None:
+    """Its end is reported in the same turn, its slot and its lease are free. Of a leader's followers another
+    one leads."""
+    backend = ScriptedBackend(_PLAN, kv_cache_bytes=(1 << 20) * (KV_BYTES_PER_TOKEN + 4))
+    loop = EngineLoop(backend, 8, PrefillPace(20))
+    tokens, ends = defaultdict[int, list[int]](list), list[tuple[int, str]]()
 
-    def iterate(self, *commands: ToEngine) -> None:
-        for frame in self.loop.iterate(commands):
+    def iterate(*commands: ToEngine) -> None:
+        for frame in loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
-                self.tokens.setdefault(token.request_id, []).append(token.token)
-            for retired in frame.retired:
-                assert retired.request_id not in self.ends, "an end is reported once"
-                self.ends[retired.request_id] = retired
+                tokens[token.request_id].append(token.token)
+            ends.extend((retired.request_id, retired.reason) for retired in frame.retired)
 
-    def finish(self) -> None:
-        for _ in range(5000):
-            if self.loop.idle:
-                break
-            self.iterate()
-        assert self.loop.idle
-        assert kv_bytes(self.backend) == 0
-        prefixes = prefixes_of(self.backend)
-        assert prefixes.statistics().leases == 0
-        check_integrity(prefixes)
+    def finish() -> None:
+        while not loop.idle:
+            iterate()
 
-
-def _looked_up(engine: _Engine) -> int:
-    engine.iterate(request(1, _SHARED_PREFIX, 2))
-    while not engine.loop.idle:
-        engine.iterate()
-    engine.iterate(request(2, [*_SHARED_PREFIX, 1, 2, 3], 50))
-    return 2
-
-
-def _leader(engine: _Engine) -> int:
-    engine.iterate(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
-    return 0
-
-
-def _follower(engine: _Engine) -> int:
-    engine.iterate(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
-    return 2
-
-
-@pytest.mark.parametrize("place", [_looked_up, _leader, _follower])
-def test_a_cancel_leaves_nothing(place: Callable[[_Engine], int]) -> None:
-    """Its end is reported in the same turn, its slot and its lease are free, and the others get their
-    tokens."""
-    engine = _Engine()
-    victim = place(engine)
-    engine.iterate(Cancel(victim))
-    assert engine.ends[victim].reason == "cancelled"
-    engine.finish()
-    for number, retired in engine.ends.items():
-        if number != victim:
-            assert retired.reason == "length"
-
-
-def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
-    """Another sequence leads."""
-    engine = _Engine()
-    submits = [request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)]
-    engine.iterate(*submits)
-    engine.iterate(Cancel(0))
-    engine.finish()
-    for submit in submits[1:]:
-        assert engine.tokens[submit.request_id] == alone(ScriptedBackend(_PLAN), submit)
+    if is_cached:
+        iterate(_SUBMITS[0])
+        finish()
+    iterate(*_SUBMITS[is_cached:])
+    iterate(Cancel(victim))
+    assert ends[-1] == (victim, "cancelled")
+    finish()
+    assert len(ends) == 3
+    for submit in _SUBMITS:
+        if submit.request_id != victim:
+            assert tokens[submit.request_id] == alone(ScriptedBackend(_PLAN), submit)
+    prefixes = prefixes_of(backend)
+    assert (kv_bytes(backend), prefixes.statistics().leases, prefixes.pinned_bytes()) == (0, 0, 0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
+from scheduler.events import Prefilling, TextDelta
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
@@ -25,27 +25,6 @@ async def check_nothing_left(bench: Bench) -> None:
         await bench.scheduler.wait_idle()
     await trio.sleep(0.05)
     bench.check_nothing_is_left()
-
-
-@trio_test
-async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
-    """The engine never gets it, and the one behind it is next."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        first = await bench.come(nursery, Client(ask("one", max_tokens=20)))
-        leaving = await bench.come(nursery, Client(ask("two")))
-        last = await bench.come(nursery, Client(ask("three")))
-        await bench.wait_for(lambda: bool(first.text))
-        assert leaving.stream is not None
-        assert last.stream is not None
-        assert (leaving.stream.progress, last.stream.progress) == (Queued(), Queued())
-        leaving.leave()
-        await trio.testing.wait_all_tasks_blocked()
-        assert last.stream.progress == Queued()
-        await check_nothing_left(bench)
-    assert bench.observer.admitted == [1, 3]
-    assert bench.outcomes() == {"cancelled": 1, "length": 2}
-    assert leaving.events == []
 
 
 @pytest.mark.parametrize("place", ["prefilling", "decoding"])
@@ -67,47 +46,6 @@ async def test_while_it_is_in_a_slot(place: str, autojump_clock: MockClock) -> N
     assert leaving.finals == []
     assert len(waiting.finals) == 1
     assert bench.outcomes() == {"cancelled": 1, "length": 1}
-
-
-@trio_test
-async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
-    """It has its answer and is being cancelled already: a disconnect changes neither outcome nor speed."""
-    alone, _ = await _alone("stopped", 20)
-    bench = Bench()
-    stop = alone.split()[3]
-    async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask("stopped", max_tokens=LONG, stop=(stop,))))
-        await bench.come(nursery, Client(ask("next", max_tokens=2)))
-        await bench.wait_for(lambda: bool(client.finals))
-        steps = bench.observer.steps
-        assert 1 in bench.observer.rows
-        client.leave()
-        await check_nothing_left(bench)
-    assert client.text == alone[: alone.index(stop)]
-    [final] = client.finals
-    assert isinstance(final, Finished)
-    assert (final.reason, final.usage.output_tokens) == (FinishReason.STOP, 4)
-    assert bench.observer.left_at[1] - steps <= 2
-    assert bench.observer.joined_at[2] - steps <= 2
-    assert bench.outcomes() == {"stop": 1, "length": 1}
-
-
-@pytest.mark.parametrize("place", ["decoding", "queued"])
-@trio_test
-async def test_while_the_service_is_draining(place: str, autojump_clock: MockClock) -> None:
-    """A drain does not wait for a client that has left."""
-    bench = Bench(lookahead=0)
-    async with running(bench.scheduler) as nursery:
-        decoding = await bench.come(nursery, Client(ask("one", max_tokens=20)))
-        queued = await bench.come(nursery, Client(ask("two", max_tokens=20)))
-        await bench.wait_for(lambda: bool(decoding.text))
-        bench.scheduler.start_drain()
-        steps = bench.observer.steps
-        (decoding if place == "decoding" else queued).leave()
-        await check_nothing_left(bench)
-    assert bench.outcomes() == {"cancelled": 1, "length": 1}
-    # The other's 21 steps, prefill included, and two at most for the one that left.
-    assert bench.observer.steps - steps <= 23
 
 
 async def _alone(text: str, max_tokens: int) -> tuple[str, object]:

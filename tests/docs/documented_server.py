@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from api.served_models import ServedModels
 from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.model import Model
 from scheduler.prompt.embedder import Embedder
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.shared.pooling import Pooler
@@ -75,9 +75,7 @@ def _models(engine: Playback) -> ServedModels:
         )
         for name, kind in {"titles": None, "embedder": embedder, "reranker": reranker}.items()
     }
-    fleet = Fleet(
-        [Model(ModelTraits(name), scheduler) for name, scheduler in {"coder": chat, **others}.items()]
-    )
+    fleet = Fleet([Model(name, scheduler) for name, scheduler in {"coder": chat, **others}.items()])
     served = replace(MODEL, context_tokens=CONTEXT_TOKENS)
     return ServedModels(
         fleet,

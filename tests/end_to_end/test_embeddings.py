@@ -19,7 +19,7 @@ from scheduler.models.random_qwen3 import TINY
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.fakes.embedder_folder import END, write_embedder, write_ending_tokenizer, write_reranker
-from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import NumpyQwen3, unit
+from tests.scheduler.engine.mlx.pooling.qwen3_alone import Qwen3Alone, unit
 
 TEXTS = [f"{'a longer text of many words ' * (number % 7)}number {number}" for number in range(120)]
 
@@ -44,9 +44,9 @@ def embed(served: Served, texts: list[str]) -> list[list[float]]:
     return [entry.embedding for entry in answer.data]
 
 
-def test_vectors_are_those_of_a_numpy_forward_pass(served: Served, folder: Path) -> None:
+def test_vectors_are_those_of_each_text_alone(served: Served, folder: Path) -> None:
     """Through tokenizer, queue, link and engine; the text's last token is the one that the tokenizer adds."""
-    tokenizer, reference = HubTokenizer(folder), NumpyQwen3(folder, TINY)
+    tokenizer, reference = HubTokenizer(folder), Qwen3Alone(folder)
     for text, vector in zip(TEXTS[:12], embed(served, TEXTS[:12]), strict=True):
         expected = unit(reference.hidden([*tokenizer.encode(text), END])[-1])
         np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-5)
@@ -91,7 +91,7 @@ def test_a_reranker_ranks(tmp_path: Path) -> None:
         )
         with urlopen(request, timeout=60) as answer:
             results = json.loads(answer.read())["results"]
-    tokenizer, reference = HubTokenizer(folder), NumpyQwen3(folder, TINY)
+    tokenizer, reference = HubTokenizer(folder), Qwen3Alone(folder)
     odds = []
     for document in body["documents"]:
         logits = reference.logits(tokenizer.encode(f"q|{document}"))

@@ -32,7 +32,7 @@ from tests.scheduler.engine.mlx.zoo.engine import words
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 
-_SAMPLE = ("gpt_oss", "qwen3_next", "llama4")
+_SAMPLE = ("gpt_oss", "qwen3_next", "minimax_m3_vl")
 """Windows, recurrent states and one row at a time; other tests of deaths have keys and values only."""
 _KINDS = tuple(KINDS) if os.environ.get("ZOO") == "whole" else sampled(_SAMPLE, ["qwen3_next"])
 _REQUESTS = 6

@@ -24,7 +24,6 @@ from tests.fakes.scheduling import ask, make_scheduler, running
 PLAN = ScriptedPlan(step_seconds=0.01)
 LEAST = 0.25
 MALLOC = "[metal::malloc] Attempting to allocate 8589934592 bytes which is greater than the maximum"
-BUFFER_LIMIT = "[metal::malloc] Resource limit (499000) exceeded."
 
 
 @dataclass
@@ -76,28 +75,6 @@ async def test_the_next_engine_has_four_fifths_of_the_budget(
     registry = scheduler.metrics.registry
     assert sample(registry, "penstock_kv_cache_share") == 0.8
     assert sample(registry, "penstock_engine_restarts_total", cause="out_of_memory") == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [(ValueError("shapes do not match"), "fault"), (RuntimeError(BUFFER_LIMIT), "buffer_limit")],
-    ids=["exception", "buffers"],
-)
-@trio_test
-async def test_an_engine_that_dies_of_something_else_keeps_its_budget(
-    error: Exception, cause: str, autojump_clock: MockClock
-) -> None:
-    """An exception is not a shortage, and Metal bounds the number of buffers: fewer bytes would not help."""
-    memory = ScarceMemory(error)
-    scheduler = make_scheduler(LoopbackLauncher(memory), PLAN)
-    client = Client(ask(max_tokens=30))
-    async with running(scheduler):
-        await client.follow(scheduler)
-        assert scheduler.operations.report().kv_cache_share == 1
-    await check_undisturbed(client, PLAN)
-    assert memory.budgets[1] == memory.budgets[0]
-    registry = scheduler.metrics.registry
-    assert sample(registry, "penstock_engine_restarts_total", cause=cause) == 1
 
 
 @trio_test

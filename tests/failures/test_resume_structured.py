@@ -8,19 +8,25 @@ from typing import Any
 
 import jsonschema
 import pytest
+import trio
+import trio.testing
 from trio.testing import MockClock, trio_test
 
-from scheduler.config import RecoveryConfig
+from scheduler.config import RecoveryConfig, SupervisionConfig
 from scheduler.events import Finished, FinishReason, TextDelta, ToolCallArguments, ToolCallStarted
 from scheduler.request import GenerationRequest, Sampling, Tool, ToolChoice
+from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.structure import JsonText
 from tests.cancellation.bench import Client
-from tests.failures.repeated_deaths import STEP_SECONDS, SUPERVISION, follow_through_deaths
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler
+from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.engine.mlx.grammar_engine import GrammarModel, asked
 
+STEP_SECONDS = 0.01
+"""The engine's step, and the pause between two looks at the answer's length."""
+SUPERVISION = SupervisionConfig(backoff_limit_seconds=0.1)
+"""The next engine comes as soon after many deaths as after one."""
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -51,6 +57,25 @@ class Outcome:
     arguments: str
     final: Finished
     engines: int
+
+
+async def follow_through_deaths(
+    client: Client, scheduler: Scheduler, launcher: LoopbackLauncher, lives_tokens: int | None
+) -> None:
+    """Run `client` to its end; kill the engine after every `lives_tokens` tokens, or never."""
+    async with running(scheduler) as nursery:
+        nursery.start_soon(client.follow, scheduler)
+        await trio.testing.wait_all_tasks_blocked()
+        killed_at = 0
+        while not client.finals:
+            await trio.sleep(STEP_SECONDS)
+            tokens = next((record.output_tokens for record in scheduler.pool.records), 0)
+            if lives_tokens is not None and tokens >= killed_at + lives_tokens:
+                killed_at = tokens
+                launcher.kill()
+                await trio.testing.wait_all_tasks_blocked()
+                await scheduler.wait_ready()
+        await scheduler.wait_idle()
 
 
 async def outcome_of(

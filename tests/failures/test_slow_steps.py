@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import pytest
 import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -75,31 +74,6 @@ def test_no_healthy_engine_is_killed_when_clients_leave(coming: list[Visit], slo
             await check_undisturbed(client, PLAN)
 
     trio.run(visit, clock=MockClock(autojump_threshold=0))
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-@trio_test
-async def test_what_came_while_a_step_hung_is_no_suspect(leaves: bool, autojump_clock: MockClock) -> None:
-    """The prompt that was computed is tried again, unless its client has left; the other one goes on as if
-    nothing had been."""
-    bench = Bench(PLAN, max_slots=4, stall_seconds=STALL_SECONDS)
-    launcher = bench.launcher
-    launcher.step_seconds = lambda begun: 1e6 if launcher.starts == 1 and begun.prefill_tokens else 0.01
-    long, came = Client(ask("x" * 500, max_tokens=20)), Client(ask("came", max_tokens=20))
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, long)
-        await trio.sleep(10)
-        if leaves:
-            long.leave()
-        await bench.come(nursery, came)
-        records = list(bench.scheduler.pool.records)
-        await trio.sleep(STALL_SECONDS - 8)
-        assert bench.sample("penstock_engine_deaths_total") == 1
-        assert [record.deaths for record in records] == [1, 0]
-        await bench.scheduler.wait_idle()
-    await check_undisturbed(came, PLAN)
-    if not leaves:
-        await check_undisturbed(long, PLAN)
 
 
 @trio_test

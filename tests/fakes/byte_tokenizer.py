@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
+from scheduler.answer.detokenizer import BYTE_LETTERS, ByteTable, Detokenizer
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt
@@ -61,26 +61,17 @@ class ByteTokenizer(HubTokenizer):
     def opening_bytes(self, token_id: int) -> bytes:
         return self.token_bytes(token_id)
 
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
-        return TableDetokenizer(self._table)
+    def detokenizer(self, spelled: frozenset[str] = frozenset(), *, begun: bool = False) -> Detokenizer:
+        return Detokenizer(self._table)
 
     def to_json(self) -> str:
         return _written()
 
 
-def byte_letters() -> dict[int, str]:
-    """Return GPT-2's printable letter for each byte."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
 @cache
 def _written() -> str:
     """Byte-level BPE without merges: its letters for the 256 bytes, the words, and the end."""
-    letters = byte_letters()
+    letters = {byte: letter for letter, byte in BYTE_LETTERS.items()}
     vocabulary = {letter: byte for byte, letter in letters.items()} | {"<eos>": EOS}
     words = (word for word in range(256, VOCABULARY) if word != EOS)
     vocabulary |= {f"w{word}{letters[ord(' ')]}": word for word in words}

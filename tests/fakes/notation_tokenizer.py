@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
 
@@ -17,10 +17,8 @@ class NotationTokenizer(ByteTokenizer):
         super().__init__(answer_format)
         self.marks = {EOS + 1 + number: mark for number, mark in enumerate(marks)}
 
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
-        return TableDetokenizer(_Spelled(self, self.marks))
+    def detokenizer(self, spelled: frozenset[str] = frozenset(), *, begun: bool = False) -> Detokenizer:
+        return Detokenizer(_Spelled(self, self.marks))
 
     def plain_bytes(self, token_id: int) -> bytes:
         return self._table[token_id]

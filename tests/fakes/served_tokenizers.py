@@ -104,27 +104,13 @@ def _unigram() -> Tokenizer:
     return Tokenizer.from_str(json.dumps(made))
 
 
-def _word_piece() -> Tokenizer:
-    """Neither: only the library reads it."""
-    letters = sorted(set("".join(TEXTS)) - {" ", "\n", "\t"})
-    tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "reads", "The", "##ead"]
-    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    return tokenizer
-
-
 KINDS: Mapping[str, Callable[[], Tokenizer]] = {
     "byte-level": _byte_level,
     "tekken": _tekken,
     "llama": _llama,
     "gemma": _gemma,
     "unigram": _unigram,
-    "wordpiece": _word_piece,
 }
-EXACT = tuple(kind for kind in KINDS if kind != "wordpiece")
-"""Those that read every text as it was."""
 
 
 @cache

@@ -9,7 +9,6 @@ from msgspec.structs import asdict
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
-from scheduler.shared.messages import MemoryPart
 from scheduler.statistics import DeathCause
 from tests.examples import examples
 
@@ -58,24 +57,6 @@ def test_the_load_message_is_the_configuration_within_bounds() -> None:
     """A field of the configuration is one of the message: nothing spells it again."""
     config = EngineConfig("scripted", "none", max_slots=3, kv_disk="prefixes", model="m", fingerprint="f")
     assert asdict(load_message(config)).items() >= asdict(config).items()
-
-
-def test_the_load_message_carries_the_bounds() -> None:
-    """And the configured chunk beside its ceiling, for the climb back."""
-    config = EngineConfig("scripted", "none", prefill_chunk_tokens=512)
-    load = load_message(config, EngineBounds(64, 0.8, 256))
-    assert (load.prefill_chunk_tokens, load.chunk_ceiling, load.climb_chunks) == (512, 64, 256)
-    assert load.kv_cache_share == 0.8
-    assert load_message(config).chunk_ceiling == 512
-
-
-def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
-    """Beside what the operator has set for all engines, which the first one starts from."""
-    config = EngineConfig("scripted", "none", memory_limit=0.5, sharers=2)
-    own = load_message(config)
-    assert (own.memory_limit, own.sharers, own.memory_part) == (0.5, 2, None)
-    part = load_message(config, given=MemoryPart(3_000, 9_000, 4))
-    assert (part.sharers, part.memory_part) == (4, MemoryPart(3_000, 9_000, 4))
 
 
 @settings(deadline=None, max_examples=examples(200))

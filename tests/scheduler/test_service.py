@@ -17,10 +17,7 @@ from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.engines.boundary import EngineProvision
 from scheduler.errors import (
     Draining,
-    InvalidRequest,
-    PromptTooLong,
     QueueFull,
-    TemplateFailed,
 )
 from scheduler.events import Failed, Finished
 from scheduler.offload import Lane
@@ -29,7 +26,7 @@ from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.fakes.scheduling import FOLDER, answer, ask, running
+from tests.fakes.scheduling import FOLDER, ask, running
 
 _T = TypeVar("_T")
 
@@ -101,40 +98,6 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
         await follow_all(bench, clients)
     assert sum(isinstance(client.refusal, QueueFull) for client in clients) == 3
     assert bench.outcomes() == {"length": 2, "rejected": 3}
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "words"),
-    [
-        ("refuse me", TemplateFailed, "refuses these messages"),
-        ("x" * 50_000, PromptTooLong, f"40960 tokens.* {50_000 + len('<user><assistant>') + 1} input tokens"),
-    ],
-    ids=["template", "too long"],
-)
-@trio_test
-async def test_a_prompt_that_cannot_be_is_refused_before_anything_is_queued(
-    text: str, kind: type[InvalidRequest], words: str, autojump_clock: MockClock
-) -> None:
-    """And no other request is affected."""
-    alone, _ = await answer_alone("neighbour")
-    bench = Bench()
-    neighbour = Client(ask("neighbour"))
-    async with running(bench.scheduler) as nursery:
-        await bench.come(nursery, neighbour)
-        with pytest.raises(kind, match=words):
-            async with bench.scheduler.stream(ask(text)):
-                raise AssertionError("accepted")
-        assert bench.scheduler.operations.statistics().in_engine == 1
-        await bench.scheduler.wait_idle()
-        await trio.testing.wait_all_tasks_blocked()
-    assert neighbour.text == alone
-    assert bench.outcomes() == {"length": 1, "invalid": 1}
-
-
-async def answer_alone(text: str) -> tuple[str, Finished | Failed]:
-    bench = Bench()
-    async with running(bench.scheduler):
-        return await answer(bench.scheduler, ask(text))
 
 
 @trio_test

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import trio
 from trio.testing import MockClock, trio_test
 
 from scheduler.operations import waits_of
 from scheduler.service import Scheduler
-from scheduler.shared.messages import Counters, ScriptedPlan, StepOutput, WaitOut, WaitReason
-from scheduler.shared.waits import REASONS
+from scheduler.shared.messages import Counters, ScriptedPlan, StepOutput, WaitOut
 from scheduler.statistics import WaitStatistics
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler, running
@@ -37,11 +34,6 @@ def test_lines_are_by_tenant_and_reason_the_longest_first() -> None:
         WaitStatistics("globex", "engines_full", 1, 1.0, "test-z"),
         WaitStatistics("acme", "step", 1, 7.0, "test-hello"),
     )
-
-
-def test_every_reason_of_the_engine_is_explained() -> None:
-    """But "nothing", which says that it has a slot."""
-    assert {*get_args(WaitReason)} - {"nothing"} <= REASONS.keys()
 
 
 async def waits_while(scheduler: Scheduler, requests: int) -> list[tuple[str, str, int]]:

@@ -81,7 +81,6 @@ def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
         body,
         # A request without a seed gets one: its tokens can then be computed again after an engine's death.
         seed=secrets.randbits(63) if body.seed is None else body.seed & MAX_SEED,
-        repetition_context=body.repetition_context_size or 0,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),
     )
 

@@ -84,9 +84,6 @@ class DecodingFields(SpelledFields, SamplingFields):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
-    # mlx_lm.server's. Without it, the penalty counts the whole context, as in vLLM.
-    repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
-
 
 class AccountFields(Body):
     """What is for the provider's accounting and caches, in chat completions and responses."""

@@ -8,22 +8,14 @@ beforehand and done in a worker thread.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scheduler.answer.schema_check import (
-    TOOL_STEPS,
-    Schema,
-    SchemaCheck,
-    StepBudget,
-    StepsExhausted,
-    json_types,
-    properties_of,
-)
+from scheduler.answer.schema_check import TOOL_STEPS, Schema, StepBudget, json_types, properties_of
 from scheduler.request import Tool
 
-_LIGHT_NODES = 400
-"""Values of a schema, with its references followed, up to which it is checked in less than a millisecond."""
+_LIGHT_BYTES, _LIGHT_BYTES_WITH_REFERENCES = 8_192, 1_024
+"""Up to which a schema is checked in about a millisecond: some 400 values, and references may double them."""
 
 
 class OfferedTools:
@@ -35,7 +27,6 @@ class OfferedTools:
         self._texts = {tool.name: pickle.dumps(tool.parameters) for tool in tools}
         self._schemas: dict[str, Schema] = {}
         self._types: dict[str, Mapping[str, frozenset[str]]] = {}
-        self._large: dict[str, bool] = {}
 
     @property
     def kept_bytes(self) -> int:
@@ -70,9 +61,8 @@ class OfferedTools:
 
     def is_large(self, name: str) -> bool:
         """Return whether a look at the tool's schema may take too long for the event loop."""
-        if name not in self._large:
-            self._large[name] = _is_large(self.schema(name))
-        return self._large[name]
+        text = self._texts.get(name, b"")
+        return len(text) > (_LIGHT_BYTES_WITH_REFERENCES if b"$ref" in text else _LIGHT_BYTES)
 
 
 def _takes(schema: Schema, arguments: Mapping[str, Any]) -> bool:
@@ -81,29 +71,3 @@ def _takes(schema: Schema, arguments: Mapping[str, Any]) -> bool:
         return False
     needs = all(isinstance(name, str) and name in arguments for name in required)
     return needs and all(name in properties for name in arguments)
-
-
-def _is_large(root: Schema) -> bool:
-    """Return whether it has more than `_LIGHT_NODES` values, with references followed each time they are
-    met."""
-    nodes, check = 0, SchemaCheck(root, StepBudget())
-    waiting: list[Any] = [root]
-    while waiting:
-        match waiting.pop():
-            case Mapping() as members:
-                inside: Collection[Any] = members.values()
-                if "$ref" in members:
-                    nodes += 1
-                    try:
-                        waiting.append(check.resolve({"$ref": members["$ref"]}))
-                    except StepsExhausted:
-                        return True
-            case list() as inside:
-                pass
-            case _:
-                continue
-        nodes += len(inside)
-        if nodes > _LIGHT_NODES:
-            return True
-        waiting.extend(inside)
-    return False

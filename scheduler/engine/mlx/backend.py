@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -75,19 +74,19 @@ with 3 drafts or 13 with 15."""
 
 
 class MlxBackend:
-    """A model and the BatchGenerator that runs it, made by `loading.load`; one thread uses it."""
+    """A model and the batch that runs it, made by `loading.load`; one thread uses it."""
 
     def __init__(
         self,
         loaded: LoadedModel,
         load: Load,
-        tier: DiskTier | Future[DiskTier | None] | None = None,
+        tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `tier`: the disk tier, or what becomes it, for it may open later than the model loads."""
+        this model."""
         self._model = model = loaded.model
         self._description = description = loaded.description
         self._row_bytes = row_bytes = loaded.row_bytes
@@ -99,15 +98,11 @@ class MlxBackend:
         if batching.prefixes:
             self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes)
         cost = group_cost_tokens if self._prefixes is not None and batching.in_place else None
-        self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, cost)
         self._regrouping = False
-        self._opened: PrefixDisk | None = None
-        self._opening: Future[DiskTier | None] | None = None
-        if isinstance(tier, DiskTier):
-            self._open(tier)
-        else:
-            self._opening = tier
+        self._disk: PrefixDisk | None = None
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, layout)
         self._limits = PrefillLimits(
             rows=min(load.prefill_rows, load.max_slots),
             chunk_tokens=load.prefill_chunk_tokens,
@@ -116,9 +111,7 @@ class MlxBackend:
         self._adapters = Adapters(model, batched=batching.batched)
         self._refused_adapters = loaded_adapters(load.adapters, self._adapters.load)
         self._batch = (
-            Batch(model, load.max_slots, layout, self._adapters)
-            if batching.batched
-            else SingleRows(model, self._adapters)
+            Batch(model, layout, self._adapters) if batching.batched else SingleRows(model, self._adapters)
         )
         restorable: Restorable = "at_checkpoints" if self._needs_state else "anywhere"
         verifies = batching.drafts and not layout.needs_state
@@ -229,12 +222,9 @@ class MlxBackend:
     def _sampling(self, sequence: EngineSequence) -> RowSampling:
         submit, vocabulary = sequence.submit, self._description.vocabulary
         constraint = self._grammars.constraint(sequence)
-        sampling = submit.sampling
-        if sampling.repetition_context >= sequence.asked_tokens + submit.max_tokens:
-            sampling = msgspec.structs.replace(sampling, repetition_context=0)  # No token ever leaves it.
         try:
             return RowSampling(
-                sampling,
+                submit.sampling,
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
@@ -250,31 +240,21 @@ class MlxBackend:
                 raise
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
-    @property
-    def _disk(self) -> PrefixDisk | None:
-        if self._opening is not None and self._opening.done():
-            tier, self._opening = self._opening.result(), None
-            self._open(tier)
-        return self._opened
-
     def _disk_statistics(self) -> DiskCounters | None:
-        return None if (disk := self._disk) is None else disk.statistics()
-
-    def _open(self, tier: DiskTier | None) -> None:
-        if tier is not None and self._prefixes is not None:
-            self._opened = PrefixDisk(tier, self._prefixes, self._layout)
+        return None if self._disk is None else self._disk.statistics()
 
     def preparing(self, sequence: EngineSequence) -> bool:
-        reading = (disk := self._disk) is not None and not sequence.unscored and disk.preparing(sequence)
+        disk = None if sequence.unscored else self._disk
+        reading = disk is not None and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def _forget(self, request_id: int) -> None:
         self._grammars.forget(request_id)
-        if (disk := self._disk) is not None:
-            disk.forget(request_id)
+        if self._disk is not None:
+            self._disk.forget(request_id)
 
     def background(self, idle: bool) -> bool:
-        return (disk := self._disk) is not None and disk.advance(idle)
+        return self._disk is not None and self._disk.advance(idle)
 
     def _remove(self, request_ids: Iterable[int]) -> None:
         for request_id in request_ids:
@@ -295,8 +275,8 @@ class MlxBackend:
 
     def _put(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
         self._rows.keep(row, tokens, layers, whole, session_end)
-        if whole and (disk := self._disk) is not None:
-            disk.note(row.sequence.tokens[:tokens], row.sequence.submit.salt)
+        if whole and self._disk is not None:
+            self._disk.note(row.sequence.tokens[:tokens], row.sequence.submit.salt)
 
     def _regroup(self) -> None:
         """Attend in place to the shared runs that are worth it, after rows joined or a prompt was

@@ -1,5 +1,5 @@
-"""The running rows in mlx-lm's BatchGenerator: everything that we use of it or override (written against
-0.32.2); what touches its insides is in `upstream/batch_generator.py`.
+"""The running rows in the two batches of mlx-lm's BatchGenerator: everything that we use of them or override
+(written against 0.32.2).
 
 Upstream keeps: the two batches (prompts in prefill, rows that decode), the place of each row in them, and how
 rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of their
@@ -33,7 +33,8 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
+from mlx_lm.generate import GenerationBatch, PromptProcessingBatch, StopSequences
+from mlx_lm.models.cache import BatchRotatingKVCache
 
 from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
@@ -45,7 +46,6 @@ from scheduler.engine.mlx.label_rows import LabelHead, as_bytes
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, order_ring, prompts_of
 from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
@@ -58,6 +58,7 @@ upstream batches, adds 1 to its `offset`, which a layer without rotary positions
 compute `offset` from integers.) Unevaluated, that graph grows until the batch is empty. Each node holds a
 buffer, of which Metal has 499,000: with 36 recurrent layers that is 14,000 steps."""
 _NBYTES = attrgetter("nbytes")
+_NO_STOPS = StopSequences()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
             for layer in self.prompt_cache:
                 layer.prepare(lengths=lengths, right_padding=[longest - length for length in lengths])
         if longest > 1:
-            for layer in leaves(self.prompt_cache):
-                order_ring(layer)
+            _order_rings(self.prompt_cache)
         _make_room(self.prompt_cache, longest)
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
         with self.adapters.over([row.adapter for row in self.rows]):
@@ -405,17 +405,36 @@ def _counters(layers: Sequence[Any]) -> list[mx.array]:
     return [value for value in found if isinstance(value, mx.array)]
 
 
-class Batch(OpenGenerator):
-    """All rows, in any stage. Those without a first chunk are not in BatchGenerator yet: it would prefill
-    them in its own order."""
+def prompts_of(model: Any, rows: Sequence[Row], caches: Sequence[Any]) -> PromptProcessingBatch:
+    """Return rows in prefill. Each is its own uid; what upstream samples and stops by is not used."""
+    count = len(rows)
+    return PromptProcessingBatch(
+        model,
+        list(rows),
+        list(caches),
+        samplers=[None] * count,
+        logits_processors=[()] * count,
+        stop_sequences=[_NO_STOPS] * count,
+        max_tokens=[0] * count,
+    )
 
-    _generation_batch: DecodeBatch
 
-    def __init__(
-        self, model: Any, max_rows: int, layout: CacheLayout, adapters: Adapters | None = None
-    ) -> None:
+def _order_rings(layers: Sequence[Any]) -> None:
+    """Order rings before a chunk's mask is made. mlx-lm makes the mask from the place in the ring where the
+    last single token was written, and orders the ring after that: the mask then hides one valid token of a
+    shorter row (not reported)."""
+    for layer in leaves(layers):
+        if isinstance(layer, BatchRotatingKVCache) and layer.rotated:
+            layer._temporal_order()
+
+
+class Batch:
+    """All rows, in any stage, on the default stream: with another beside it each join and leave would be an
+    event between two, and an error on one would not be seen on the other."""
+
+    def __init__(self, model: Any, layout: CacheLayout, adapters: Adapters | None = None) -> None:
         """Without `adapters`, no row has one."""
-        super().__init__(model, max_rows)
+        self.model = model
         self._layout = layout
         self._adapters = adapters or Adapters(model)
         self._prefills: list[PrefillBatch] = []

@@ -12,8 +12,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_model
 
-from scheduler.engine.mlx.upstream.gelu import activate_as_configured
-from scheduler.engine.mlx.upstream.mamba2 import norm_by_groups
+from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.upstream.rotary import turn_as_configured
 from scheduler.engine.mlx.upstream.saved_tensors import Weights, as_the_module_reads
 from scheduler.shared.folder.reading import FolderReading, read_folder
@@ -30,6 +29,20 @@ _LEFT_OUT = (
     ),
 )
 """Tensors that say nothing about the text's tokens. Others that the model does not have are refused."""
+_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate")
+_RIGHT: Mapping[tuple[str, str], tuple[Any, ...]] = {
+    ("falcon_h1", "key_multiplier"): (1,),  # mlx-lm leaves both out of keys and values (#1622, closed).
+    ("falcon_h1", "attention_in_multiplier"): (1,),
+    ("gemma", "hidden_act"): (),  # Its first files say "gelu", and transformers approximates it.
+    ("gemma", "hidden_activation"): (),
+    ("gpt_bigcode", "activation_function"): ("gelu",),
+    ("gpt_neox", "hidden_act"): _TANH,
+    ("jamba", "num_experts"): (1,),  # mlx-lm has shares among the chosen experts, not among all.
+    ("mamba2", "n_groups"): (1,),  # It has one norm over all groups.
+    ("starcoder2", "hidden_act"): ("gelu",),
+}
+"""By mlx-lm's module and a field the only values that it computes as transformers does, in families that
+nobody farms."""
 _HEAD, _EMBEDDINGS, _TIED = "lm_head.weight", "embed_tokens.weight", "tie_word_embeddings"
 _ALL_EMBEDDINGS = (_EMBEDDINGS, "wte.weight", "embed_in.weight", "embeddings.weight")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]+)\.")
@@ -48,6 +61,7 @@ def read_model(
     place. Raise StartupError for a folder that cannot be served, mlx-lm's errors, and LoadRefused.
     """
     reading = read_folder(folder)
+    _check_computed(reading)
     left_out: set[str] = set()
 
     def classes(config: dict[str, Any]) -> tuple[Any, Any]:
@@ -81,14 +95,24 @@ def read_model(
         )
     model, config = load_model(folder, lazy=True, model_config=changes, get_model_classes=classes)
     del model.sanitize
-    activate_as_configured(model, reading)
-    norm_by_groups(model)
     turn_as_configured(model, reading, max_model_len)
     if left_out:
         shown = sorted(left_out)
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
         print(f"tensors that are not needed: {', '.join(shown[:3])}{more}", file=sys.stderr)
     return model, config
+
+
+def _check_computed(reading: FolderReading) -> None:
+    """Raise LoadRefused for a field whose value mlx-lm's module computes otherwise than transformers."""
+    module = "" if reading.module is None else reading.module.name
+    for (name, field), values in _RIGHT.items():
+        value = reading.text.get(field)
+        if name == module and value is not None and value not in values:
+            raise LoadRefused(
+                f"config.json says {field} {value!r}, which mlx-lm's {name} does not compute as transformers:"
+                " serve another model, or take the field out"
+            )
 
 
 def _has_own_head(folder: Path, reading: FolderReading) -> bool:

@@ -12,15 +12,12 @@ at load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx.nn.layers.embedding import Embedding
-from mlx.nn.layers.linear import Linear
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.device import device
@@ -46,7 +43,7 @@ Exact = dict[str, tuple[int, ...]]
 class _Group:
     """Layers that read the same input, in the order in which they are called."""
 
-    members: tuple[Any, ...]
+    members: list[Any]
     inputs: int
     dtype: mx.Dtype
     choices: int
@@ -55,13 +52,14 @@ class _Group:
     @property
     def shape(self) -> str:
         """Return what chooses the device's kernels."""
-        shapes = [_shape(member) for member in self.members]
+        arrays = [sorted(arrays_of(member).items()) for member in self.members]
+        shapes = [[f"{name} {array.dtype} {array.shape}" for name, array in each] for each in arrays]
         return f"{_kind(self.members[0])} {shapes} {self.dtype} {self.choices}"
 
 
 def fuse(model: Any, known: Exact) -> Exact:
-    """Let the layers of this model share products, and transpose the others' weights. One group's arrays at a
-    time are held twice. `known`: what was found before. Return what is known now."""
+    """Let the layers of this model share products, and do once what each layer does in each call. One group's
+    arrays at a time are held twice. `known`: what was found before. Return what is known now."""
     try:
         groups = _groups(model)
     except Exception as error:  # Models raise many types; what does not run is the check's to say.
@@ -80,14 +78,7 @@ def fuse(model: Any, known: Exact) -> Exact:
             product.take_over(group.members, exact)
             device().free_buffers()
     for _, module in model.named_modules():
-        if type(module) in (Linear, Embedding):
-            shape = f"alone {type(module).__name__} {_shape(module)}"
-            if shape not in found:
-                found[shape] = known[shape] if shape in known else _exact_turned(module)
-            if not found[shape]:
-                continue
         turn(module)
-    for _, module in model.named_modules():
         # `Module` finds its children in itself only when all else has failed: 0.4 µs, 15 times a layer.
         vars(module).update({name: child for name, child in module.items() if isinstance(child, dict | list)})
     return known | found
@@ -109,9 +100,8 @@ def _called(model: Any, cache: Any, tokens: int) -> dict[tuple[int, ...], _Group
     for module, x, indices in calls:
         if (kind := _kind(module)) is not None and times[id(module)] == 1:
             choices = 0 if indices is None else indices.shape[-1]
-            alone = _Group((), x.shape[-1], x.dtype, choices)
-            known = found.setdefault((id(x), id(indices), kind), alone)
-            found[id(x), id(indices), kind] = replace(known, members=(*known.members, module))
+            group = _Group([], x.shape[-1], x.dtype, choices)
+            found.setdefault((id(x), id(indices), kind), group).members.append(module)
     return {tuple(map(id, group.members)): group for group in found.values()}
 
 
@@ -149,46 +139,23 @@ def _kind(module: Any) -> tuple[Any, ...] | None:
     return type(module).__name__, *types, *inputs, *quantised
 
 
-def _shape(module: Any) -> list[str]:
-    return [f"{name} {array.dtype} {array.shape}" for name, array in sorted(arrays_of(module).items())]
-
-
 def _exact(group: _Group, product: Product) -> tuple[int, ...]:
     """Return the numbers of tokens for which the product's parts have the bits of the layers' own products.
     Experts, whose parts cannot be multiplied by themselves afterwards, share one for all or for none."""
 
-    def is_equal(tokens: int) -> bool:
-        arguments = _random(group, tokens)
-        parts = product.parts(product.whole(*arguments))
-        alone = [member(*arguments) for member in group.members]
-        return all(bool(mx.array_equal(part, one)) for part, one in zip(parts, alone, strict=True))
-
-    few = [tokens for tokens in range(1, FEW + 1) if _holds(is_equal, tokens)]
-    many = [MANY] if all(_holds(is_equal, tokens) for tokens in _CHUNKS) else []
+    few = [tokens for tokens in range(1, FEW + 1) if _is_equal(group, product, tokens)]
+    many = [MANY] if all(_is_equal(group, product, tokens) for tokens in _CHUNKS) else []
     if are_experts(group.members[0]) and len(few) + len(many) < MANY:
         return ()
     return (*few, *many)
 
 
-def _exact_turned(module: Any) -> tuple[int, ...]:
-    """Return the numbers of rows for which a linear layer that is turned computes otherwise, or nothing if
-    there are other bits for one of them."""
-    turned = copy(module)
-    turn(turned)
-    name = "as_linear" if isinstance(module, Embedding) else "__call__"
-
-    def is_equal(rows: int) -> bool:
-        x = mx.random.normal((rows, 1, module.weight.shape[-1]), key=mx.random.key(rows))
-        x = x.astype(module.weight.dtype)
-        return bool(mx.array_equal(getattr(turned, name)(x), getattr(module, name)(x)))
-
-    tried = range(1, 2 if device().traits.kind == "cpu" else FEW + 1)
-    return tuple(tried) if all(_holds(is_equal, rows) for rows in tried) else ()
-
-
-def _holds(is_equal: Callable[[int], bool], tokens: int) -> bool:
+def _is_equal(group: _Group, product: Product, tokens: int) -> bool:
+    arguments = _random(group, tokens)
     try:
-        return is_equal(tokens)
+        parts = product.parts(product.whole(*arguments))
+        alone = [member(*arguments) for member in group.members]
+        return all(bool(mx.array_equal(part, one)) for part, one in zip(parts, alone, strict=True))
     except Exception as error:  # A product that this device cannot compute, alone or with others.
         if is_device_error(error):
             raise

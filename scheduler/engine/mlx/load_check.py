@@ -18,7 +18,7 @@ all of it. For the others the check finds
    be taken back (`no_drafts`).
 
 **Cost.** A model call reads all weights, so calls count, not tokens: 17 for the scene, 6 for its references,
-6 for `sharing_check.py`, 16 for the scene with drafts. A reference is one call on a prompt with its answer.
+16 for the scene with drafts. A reference is one call on a prompt with its answer.
 
 A model that raises with one row at a time as well cannot be served: `ModelUnusable`. One that only differs
 there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
@@ -33,15 +33,16 @@ from statistics import median
 from typing import Any, TypeAlias
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.drafts.speculation import Draft, DraftTokens, Proposal, Speculation
 from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import alone
 from scheduler.engine.mlx.packed import Packing
-from scheduler.engine.mlx.sharing_check import computes_in_float32, shares_in_place
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.device_errors import is_device_error
@@ -63,6 +64,8 @@ and the others little; a wrong mask or state changes all that follow. And the mo
 what one row at a time differs by. Where a token of the prompt goes to another expert, that is much; in 36
 layers of random weights in bfloat16 it was 0.06 to 0.13, and a batch's 0.05 to 0.12, on a CPU and an H100
 (trained weights: 0.005 and 0.006)."""
+_COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
+"""Types of 16-bit parameters, and of packed ones."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
 """Positions that are kept of a reference: those of its answer, and in a second turn those of the first turn's
@@ -89,8 +92,19 @@ def check(
     Raise ModelUnusable.
     """
     check = _Check(model, vocabulary, make, packing)
-    wanted = Batching(in_place=prefixes and shares_in_place(model), prefixes=prefixes)
-    return check.drafts(check.batching(wanted))
+    return check.drafts(check.batching(Batching(in_place=prefixes, prefixes=prefixes)))
+
+
+def has_float32_weights(model: Any) -> bool:
+    """Return whether no parameter is of 16 bits or packed."""
+    flat: Any = tree_flatten(model.parameters())
+    return not any(value.dtype in _COARSE for _, value in flat)
+
+
+def computes_in_float32(model: Any) -> bool:
+    """Return whether rounding is float32's all the way. The logits' type does not say: some models convert
+    them, and float32 weights beside packed embeddings widen what was rounded before."""
+    return has_float32_weights(model) and device().float32 == "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +171,10 @@ class _Check:
 
     def batching(self, wanted: Batching) -> Batching:
         """Return `wanted`, with the fallbacks that the model needs."""
-        return wanted if self._is_right(wanted) else self._prefixes(self._rows(wanted))
+        for tried in (wanted, replace(wanted, in_place=False)):
+            if self._is_right(tried):
+                return tried
+        return self._prefixes(self._rows(wanted))
 
     def drafts(self, batching: Batching) -> Batching:
         """Return the batching, without drafts if they change what rows get: a step with drafts is padded, as

@@ -11,11 +11,11 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -38,14 +38,12 @@ from scheduler.engine.mlx.fusing import Exact, fuse
 from scheduler.engine.mlx.group_cost import group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import row_bytes, unpackable_size
-from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, check
+from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, check, has_float32_weights
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
-from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
-from scheduler.engine.mlx.upstream.saved_tensors import REREAD
-from scheduler.engine.mlx.upstream.shifted_norms import shift_once
+from scheduler.engine.mlx.upstream.products import shift_once
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.engine.scripted_backend import ScriptedDevice
 from scheduler.shared.adapter_files import weights_bytes
@@ -60,7 +58,6 @@ from scheduler.shared.messages import (
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.row_bytes import RowBytes
 
-_T = TypeVar("_T")
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -137,7 +134,10 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     report("checking the batch")
     kept = _verdict(loaded, command)
     device().free_buffers()
-    tier = None if read is None else _disk_tier(command, loaded.model, description, read, report)
+    tier = None
+    if read is not None:
+        report("scanning the disk tier")
+        tier = _disk_tier(command, loaded.model, description, read)
     report("reading the tokenizer")
     grammars = _grammars(command.tokenizer, description.vocabulary, loaded.config)
     batching, kv_bytes = kept.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
@@ -237,9 +237,8 @@ def _computed_as(load: Load, model: Any, description: Ready) -> tuple[str, ...]:
         parts.append(f"keys and values in {description.kv_cache_dtype}")
     reading = read_folder(Path(load.model_folder))
     changes, rotary = reading.changes_for(load.max_model_len), reading.rotary
-    reread = reading.module is not None and reading.module.name in REREAD
-    if changes or rotary.scaling or rotary.share or reread:
-        how = [changes, rotary.scaling, rotary.share, load.max_model_len if rotary.grows else None, reread]
+    if changes or rotary.scaling or rotary.share:
+        how = [changes, rotary.scaling, rotary.share, load.max_model_len if rotary.grows else None]
         parts.append(f"read as {json.dumps(how, sort_keys=True, default=str)}")
     return tuple(parts)
 
@@ -282,57 +281,35 @@ def _grammars(source: GrammarTokenizer | None, vocabulary: int, config: dict[str
         return Grammars(None)
 
 
-_DIGEST_SECONDS = 1.0
-"""A tier that opens after the load misses the first requests: a load waits this long for the digest of
-weights that have never been read here. The digest of others is there at once."""
-
-
 def _fingerprinting(load: Load) -> Future[str] | None:
     """Return what becomes the model's fingerprint, read beside the load. Return None if no disk tier is
     requested, or if it is not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
-    cache_folder = Path(load.cache_folder) if load.cache_folder else None
-    return _in_thread(lambda: fingerprint(Path(load.model_folder), cache_folder))
-
-
-def _disk_tier(
-    load: Load, model: Any, description: Ready, read: Future[str], report: Callable[[str], None]
-) -> Future[DiskTier | None]:
-    """Return what becomes the disk tier; None if it is not available, which is printed to stderr. It has
-    already become that on return if the model's fingerprint is known soon."""
-    # Another version of MLX, or another device, may round differently.
-    software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    dtype = description.weights_dtype
-    software = ", ".join([software, *_computed_as(load, model, description)])
-
-    def opened() -> DiskTier | None:
-        try:
-            name = states_fingerprint(read.result(), dtype, software)
-            return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes)
-        except (DiskTierUnavailable, OSError) as error:
-            print(f"the disk tier is not available: {error}", file=sys.stderr)
-            return None
-
-    tier = _in_thread(opened)
-    report("scanning the disk tier")
-    if wait([read], _DIGEST_SECONDS).done:
-        wait([tier])
-    return tier
-
-
-def _in_thread(work: Callable[[], _T]) -> Future[_T]:
-    """Run `work` in a daemon thread: the process does not wait for it at its end."""
-    future = Future[_T]()
+    cache_folder, future = Path(load.cache_folder) if load.cache_folder else None, Future[str]()
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(fingerprint(Path(load.model_folder), cache_folder))
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()  # The process does not wait for it at its end.
     return future
+
+
+def _disk_tier(load: Load, model: Any, description: Ready, read: Future[str]) -> DiskTier | None:
+    """Return the disk tier; None if it is not available, which is printed to stderr. Only weights that have
+    never been read here are waited for."""
+    # Another version of MLX, or another device, may round differently.
+    software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
+    software = ", ".join([software, *_computed_as(load, model, description)])
+    try:
+        name = states_fingerprint(read.result(), description.weights_dtype, software)
+        return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes)
+    except (DiskTierUnavailable, OSError) as error:
+        print(f"the disk tier is not available: {error}", file=sys.stderr)
+        return None
 
 
 _SLICE_BYTES = 1 << 30

@@ -18,7 +18,7 @@ the bound). The softmax is exact, in one of two ways:
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
 they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
 so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; not
-measured). Bounded scores (`softcap`) are the exception.
+measured).
 """
 
 from __future__ import annotations
@@ -82,27 +82,23 @@ def shared_attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None = None,
-    softcap: float | None = None,
 ) -> mx.array:
     """Return the attention of (rows, heads, length, size) queries over each row's groups and its private
     keys.
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
-    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
-    scores, by tanh before the mask, as in gemma2; scores then have the type of `values`, as mlx-lm's own,
-    for wider ones would give other tokens than a row gets alone.
+    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
 
     The answer has the type of `values`.
     """
     dtype = values.dtype
     if dtype != mx.float32:  # Once, not for each piece.
-        scores = mx.float32 if softcap is None else dtype
         groups = [
-            SharedGroup(group.keys.astype(scores), _wide(group.values), group.rows, group.index)
+            SharedGroup(group.keys.astype(mx.float32), _wide(group.values), group.rows, group.index)
             for group in groups
         ]
-        queries, keys, values = queries.astype(scores), keys.astype(scores), _wide(values)
-    return _attention(queries, keys, values, groups, scale, mask, sinks, softcap).astype(dtype)
+        queries, keys, values = queries.astype(mx.float32), keys.astype(mx.float32), _wide(values)
+    return _attention(queries, keys, values, groups, scale, mask, sinks).astype(dtype)
 
 
 def _wide(values: Numbers) -> Numbers:
@@ -119,7 +115,6 @@ def _attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None,
-    softcap: float | None,
 ) -> mx.array:
     """Return the attention for queries and keys of one type, in float32."""
     rows, heads, length, size = queries.shape
@@ -133,7 +128,7 @@ def _attention(
             span = slice(start, start + piece)
             mine = None if mask is None else mask[..., span, :]
             chosen = _after(answers[-1:], queries[:, :, span])
-            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks, softcap))
+            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks))
         return mx.concatenate(answers, axis=2)
     kv_heads = keys.shape[1]
     queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
@@ -142,12 +137,12 @@ def _attention(
         by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
         by_query = by_query.reshape(1, kv_heads, -1, 1)
     if at_once:
-        answer = _of_all_scores(queries, keys, values, groups, mask, by_query, length, softcap)
+        answer = _of_all_scores(queries, keys, values, groups, mask, by_query, length)
         return answer.reshape(rows, heads, length, values.shape[-1])
-    part = _attend(queries, keys, values, mask, length, softcap)
+    part = _attend(queries, keys, values, mask, length)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
-        found = _attend_run(chosen, group.keys, group.values, softcap)
+        found = _attend_run(chosen, group.keys, group.values)
         part = part.merge(found if group.index is None else _spread(found, group.index, rows))
     if by_query is not None:
         part = part.merge(_Part(by_query, mx.ones_like(by_query), mx.zeros_like(by_query)))
@@ -172,15 +167,14 @@ def _of_all_scores(
     mask: mx.array | None,
     sinks: mx.array | None,
     length: int,
-    softcap: float | None,
 ) -> mx.array:
     """Return the attention, (rows, kv heads, n, size) in float32, from the scores of all parts side by side:
     those of the private keys, then of each group, then the sinks, (1, kv heads, n, 1), which have no values.
     A row that a group has not gets the weight 0 there."""
-    scores = [_masked(_scores(queries, keys, softcap), mask, length)]
+    scores = [_masked(_scores(queries, keys), mask, length)]
     together = {group.rows: _together(queries, group.index) for group in groups}
     for group in groups:
-        found = _apart(_scores(together[group.rows], group.keys, softcap), len(group.rows))
+        found = _apart(_scores(together[group.rows], group.keys), len(group.rows))
         scores.append(found if group.index is None else _placed(found, group.index, len(queries), _MASKED))
     if sinks is not None:
         scores.append(mx.broadcast_to(sinks, (*queries.shape[:-1], 1)))
@@ -210,12 +204,9 @@ def _apart(together: mx.array, rows: int) -> mx.array:
     return together.reshape(kv_heads, rows, count // rows, size).swapaxes(0, 1)
 
 
-def _scores(queries: mx.array, keys: Numbers, softcap: float | None) -> mx.array:
-    """Return (rows, kv heads, n, tokens) scores in float32, which may be bounded."""
-    scores = keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
-    if softcap is not None:
-        scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
-    return scores
+def _scores(queries: mx.array, keys: Numbers) -> mx.array:
+    """Return (rows, kv heads, n, tokens) scores in float32."""
+    return keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
 
 
 def _masked(scores: mx.array, mask: mx.array | None, length: int) -> mx.array:
@@ -244,16 +235,15 @@ def _attend(
     values: Numbers,
     mask: mx.array | None,
     length: int,
-    softcap: float | None,
 ) -> _Part:
     """Return the part of (rows, kv heads, n, size) queries over (rows, kv heads, tokens, size) keys, each row
     over its own."""
-    most, weights, total = softmax_parts(_masked(_scores(queries, keys, softcap), mask, length))
+    most, weights, total = softmax_parts(_masked(_scores(queries, keys), mask, length))
     weighted = _weighted(weights.astype(values.dtype), values)
     return _Part(most, total, weighted.astype(mx.float32))
 
 
-def _attend_run(queries: mx.array, keys: Numbers, values: Numbers, softcap: float | None) -> _Part:
+def _attend_run(queries: mx.array, keys: Numbers, values: Numbers) -> _Part:
     """Return the part of all rows' queries over one run, as one product per head."""
     rows, kv_heads, count, _ = queries.shape
     together = _together(queries, None)
@@ -261,7 +251,7 @@ def _attend_run(queries: mx.array, keys: Numbers, values: Numbers, softcap: floa
     parts: list[_Part] = []
     for start in range(0, rows * count, most_queries):
         chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
-        parts.append(_attend(chosen, keys, values, None, count, softcap))
+        parts.append(_attend(chosen, keys, values, None, count))
     whole = _joined(parts)
     return _Part(_apart(whole.most, rows), _apart(whole.total, rows), _apart(whole.weighted, rows))
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.errors import StartupError
-from scheduler.shared.folder.config_fields import unread_fields
+from scheduler.shared.folder.config_fields import check_packing, unread_fields
 from scheduler.shared.folder.context import Context, context_of, table_positions
 from scheduler.shared.folder.mlx_lm_module import Module, module_of
-from scheduler.shared.folder.packing import check_packing
 from scheduler.shared.folder.rotary import TEXT, Rotary, in_both_spellings, rotary_of, text_of
 from scheduler.shared.folder.weight_files import WeightFiles, read_weights
 

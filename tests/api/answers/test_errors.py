@@ -254,4 +254,4 @@ def provoke(error: type[SchedulerError]) -> None:
         ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL).check("gpt-9")
     scheduler = make_scheduler(LoopbackLauncher(), max_queue=1, max_queue_per_tenant=1)
     scheduler.queue.push(make_record(1, tenant="a" if error is TenantLimit else "b"), 0.0)
-    scheduler.pool.admission.check(ask(tenant="a"), 0.0)
+    scheduler.pool.admission.admit(ask(tenant="a"), 0.0, prompt_tokens=0)

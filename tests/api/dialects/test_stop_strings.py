@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import trio.testing
 from trio.testing import trio_test
 
-from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.api.client import client_of
@@ -50,10 +49,8 @@ class TurnTokenizer(ByteTokenizer):
     def token_bytes(self, token_id: int) -> bytes:
         return TURN.encode() if token_id == CODE else super().token_bytes(token_id)
 
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
-        return TableDetokenizer(_Table())
+    def detokenizer(self, spelled: frozenset[str] = frozenset(), *, begun: bool = False) -> Detokenizer:
+        return Detokenizer(_Table())
 
 
 def scheduler_of() -> Scheduler:

@@ -263,20 +263,3 @@ async def test_the_listing_says_whether_drafts_are_verified(
         async with running(scheduler):
             after = (await client.get("/v1/models/tiny")).json()
     assert (before["drafts"], after["drafts"]) == (None, verifies)
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize(("size", "expected"), [({}, 0), ({"repetition_context_size": 20}, 20)])
-@trio_test
-async def test_the_repetition_penalty_has_mlx_lms_window_where_a_body_names_it(
-    path: str,
-    size: dict[str, int],
-    expected: int,
-    asked: list[GenerationRequest],
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """Else it counts the whole context, as vLLM's: mlx_lm.server's default of 20 is not in the field."""
-    await post(served(tmp_path, FILE), path, max_tokens=4, repetition_penalty=1.2, **size)
-    (request,) = asked
-    assert (request.sampling.repetition_penalty, request.sampling.repetition_context) == (1.2, expected)

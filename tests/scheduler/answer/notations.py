@@ -114,33 +114,11 @@ def _written(family: str, template: Template) -> Written:
 WRITTEN = (
     *(_written(family, template) for family, template in FAMILIES.items()),
     Written("plain", form(None), " some <text> \n", text=" some <text> \n"),
-    Written("think", form(None, "think"), "<think>\nhm\n</think>\n\nYes.", text="Yes.", reasoning="hm"),
-    Written(
-        "think-opened-by-the-prompt",
-        form(None, "think"),
-        "hm\n</think>\n\nYes.\n",
-        text="Yes.\n",
-        reasoning="hm",
-        in_reasoning=True,
-    ),
     Written(
         "a-tag-in-a-text-is-text",
         form("json_tools", "think"),
         "Use <think> and </think> or <tool_cal> so.",
         text="Use <think> and </think> or <tool_cal> so.",
-    ),
-    Written(
-        "json_tools-coerced",
-        form("json_tools"),
-        '<tool_call>{"name":"get_weather","arguments":{"city":"a\\n\\"b\\u00e9","days":"3","units":"[\\"C\\"]"}}'
-        "</tool_call>",
-        calls=(("get_weather", {"city": 'a\n"bé', "days": 3, "units": ["C"]}),),
-    ),
-    Written(
-        "qwen3_coder-no-integer-where-one-should-be",
-        form("qwen3_coder"),
-        "<tool_call>\n<function=get_weather>\n<parameter=days>\nsoon\n</parameter>\n</function>\n</tool_call>",
-        calls=(("get_weather", {"days": "soon"}),),
     ),
     Written(
         "laguna",

@@ -69,8 +69,6 @@ class Template:
     """What a grammar lets no string contain."""
     nests: bool = True
     """Whether mlx-lm's parser reads objects and arrays."""
-    confuses: Sequence[str] = ()
-    """What in a string confuses mlx-lm's parser, and not this server's reader."""
 
     @property
     def _answer(self) -> str:
@@ -200,7 +198,7 @@ FAMILIES = {
         "<|open|> <|close|> <|sep|> <|end_of_msg|>", ("<|open|>response<|sep|>", "<|close|>response<|sep|>"), gap="",
         ends=("<|close|>argument<|sep|>", "<|close|>tools<|sep|>")),
     "MiniMax M2": Template("minimax_m2", "<invoke name=\"{{ c.name }}\">\n{{ pairs(c, '<parameter name=\"', '\">', '</parameter>\n') }}</invoke>\n",
-        "<minimax:tool_call>\n", "", "</minimax:tool_call>", ends=("</parameter>", "</minimax:tool_call>"), confuses=("</invoke>",)),
+        "<minimax:tool_call>\n", "", "</minimax:tool_call>", ends=("</parameter>", "</minimax:tool_call>")),
     "MiniMax M3": Template("minimax_m3", f'{_M3}<invoke name="{{{{ c.name }}}}">{{{{ elements(c.arguments, "{_M3}") }}}}{_M3}</invoke>\n',
         f"{_M3}<tool_call>\n", "", f"{_M3}</tool_call>", ("<mm:think>", "</mm:think>")),
     "DeepSeek V3, R1": Template("deepseek_v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ c.name }}\n```json\n{{ c.arguments | tojson }}\n```<｜tool▁call▁end｜>",
@@ -218,7 +216,7 @@ FAMILIES = {
         thoughts=("<|channel>thought\n", "\n<channel|>"), special='<|tool_call> <tool_call|> <|"|> <|channel> <channel|>', gap="",
         ends=('<|"|>', "<tool_call|>")),
     "FunctionGemma": Template("function_gemma", "<start_function_call>call:{{ c.name }}{{ braced(c.arguments, '<escape>') }}<end_function_call>",
-        thoughts=None, special="<start_function_call> <end_function_call> <escape>", gap="", nests=False, confuses=("}",),
+        thoughts=None, special="<start_function_call> <end_function_call> <escape>", gap="", nests=False,
         ends=("<escape>", "<end_function_call>")),
     "Granite 3": _listed("granite", "<|tool_call|>[", "]", thoughts=_THINK, special="<|tool_call|>"),
     "LFM2": _listed("pythonic", "<|tool_call_start|>[", "]<|tool_call_end|>", call="{{ python(c) }}",
@@ -249,25 +247,29 @@ FAMILIES = {
 }
 # fmt: on
 
+_PYTHON = "{{ c.name }}({% for k, v in c.arguments.items() %}{{ '' if loop.first else ', ' }}{{ k }}={{ v | repr }}{% endfor %})"
 TEMPLATES = {
-    **{
-        "json_tools": FAMILIES["Qwen 3"],
-        "qwen3_coder": FAMILIES["Qwen 3 Coder"],
-        "glm47": FAMILIES["GLM 4.7"],
-    },
-    **{"glm45": FAMILIES["GLM 4.5"], "longcat": FAMILIES["LongCat"], "minimax_m2": FAMILIES["MiniMax M2"]},
-    **{"minicpm5": FAMILIES["MiniCPM 5"], "dsml": FAMILIES["DeepSeek V3.2"], "kimi_k3": FAMILIES["Kimi K3"]},
-    **{
-        "gemma4": FAMILIES["Gemma 4"],
-        "function_gemma": FAMILIES["FunctionGemma"],
-        "pythonic": FAMILIES["LFM2"],
-    },
-    "pythonic-repr": replace(
-        FAMILIES["LFM2"],
-        call="{{ c.name }}({% for k, v in c.arguments.items() %}{{ '' if loop.first else ', ' }}{{ k }}={{ v | repr }}{% endfor %})",
-        ends=("\0", "\x7f"),
-    ),
-    **{"kimi_k2": FAMILIES["Kimi K2"], "mistral": FAMILIES["Devstral, Magistral"]},
-    "mistral-list": FAMILIES["Mistral"],
-}
+    family: FAMILIES[name]
+    for family, name in (
+        *(
+            ("json_tools", "Qwen 3"),
+            ("qwen3_coder", "Qwen 3 Coder"),
+            ("glm47", "GLM 4.7"),
+            ("glm45", "GLM 4.5"),
+        ),
+        *(
+            ("longcat", "LongCat"),
+            ("minimax_m2", "MiniMax M2"),
+            ("minicpm5", "MiniCPM 5"),
+            ("dsml", "DeepSeek V3.2"),
+        ),
+        *(
+            ("kimi_k3", "Kimi K3"),
+            ("gemma4", "Gemma 4"),
+            ("function_gemma", "FunctionGemma"),
+            ("pythonic", "LFM2"),
+        ),
+        *(("kimi_k2", "Kimi K2"), ("mistral", "Devstral, Magistral"), ("mistral-list", "Mistral")),
+    )
+} | {"pythonic-repr": replace(FAMILIES["LFM2"], call=_PYTHON, ends=("\0", "\x7f"))}
 """Those whose reading is compared with mlx-lm's, by the names of `--tool-parser`."""

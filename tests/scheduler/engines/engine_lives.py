@@ -1,39 +1,22 @@
-"""Engines that follow a script, one for each life, and the supervisor's reports of them."""
+"""Engines that follow a script, one for each life."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 import trio
 import trio.testing
 
-from scheduler.config import SupervisionConfig
-from scheduler.engines.death import Death
-from scheduler.engines.supervisor import Supervisor
 from scheduler.processes.channel import Channel
-from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed, Session
+from scheduler.processes.process import Exit, LaunchFailed, Session
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
-    Alive,
-    Begun,
     FromEngine,
-    Inspection,
-    Load,
     Ready,
-    ScriptedPlan,
-    StepOutput,
-    ToEngine,
 )
-
-LOAD = Load("scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
-
 
 READY = Ready(PROTOCOL_VERSION, "fake", "fake", 8192, 64, 0, "none")
-CONFIG = SupervisionConfig(
-    ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, stable_seconds=100
-)
 
 Life = Callable[[trio.abc.Stream], Awaitable[None]]
 """One engine's behaviour at its end of the link; it dies when this returns."""
@@ -89,52 +72,3 @@ def says(*messages: FromEngine, then_lives: float = 0) -> Life:
 
 FOREVER = 1e9
 healthy = says(READY, then_lives=FOREVER)
-
-
-@dataclass
-class Heard:
-    """An engine that records what its supervisor reports."""
-
-    stages: list[str] = field(default_factory=list)
-    messages: list[FromEngine] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
-    ready: Ready | None = None
-    send: Callable[[ToEngine], None] | None = None
-
-    async def load(self) -> Load:
-        return LOAD
-
-    def loading(self, stage: str) -> None:
-        self.stages.append(stage)
-
-    def process_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
-        self.calls.append("ready")
-        self.ready, self.send = ready, send
-
-    def began(self, begun: Begun) -> None:
-        self.messages.append(begun)
-
-    def step(self, output: StepOutput) -> None:
-        self.messages.append(output)
-
-    def replied(self, reply: Inspection | Alive) -> None:
-        self.messages.append(reply)
-
-    def lost(self, cause: str) -> None:
-        self.calls.append("lost")
-        self.causes.append(cause)
-
-    def died(self, death: Death) -> None:
-        self.deaths.append(death)
-
-
-def supervise(launcher: EngineLauncher, config: SupervisionConfig = CONFIG) -> tuple[Supervisor, Heard]:
-    heard = Heard()
-    return Supervisor(launcher, heard, config), heard
-
-
-async def run_for(supervisor: Supervisor, seconds: float) -> None:
-    with trio.move_on_after(seconds):
-        await supervisor.run()

@@ -7,7 +7,6 @@ import pytest
 
 from scheduler.engines.compatibility import refusal
 from scheduler.shared.messages import PROTOCOL_VERSION, Ready
-from tests.scheduler.engines.bench import PoolBench
 
 FIRST = Ready(
     PROTOCOL_VERSION, "Metal", "qwen3", 8192, 64, 0, "bfloat16", fingerprint="ab" * 32, host="mac-1"
@@ -41,12 +40,3 @@ def test_what_would_change_tokens_is_refused_by_name(fields: dict[str, object], 
     assert refusal(FIRST, other(**fields)) == (
         f"the engine on mac-2 is unlike this pool's, whose first one runs on mac-1: {difference}"
     )
-
-
-def test_the_first_one_decides_for_good() -> None:
-    """A refused one changes nothing."""
-    pool = PoolBench(engines=1).pool
-    assert pool._refusal(FIRST) == ""
-    for _ in range(2):
-        assert pool._refusal(other(vocabulary=9))
-        assert pool._refusal(other()) == ""

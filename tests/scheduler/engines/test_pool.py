@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
+from scheduler.events import ToolCallStarted
 from scheduler.prefix_estimate import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
@@ -147,7 +148,8 @@ def test_the_engine_learns_what_a_session_waits_for() -> None:
     bench = PoolBench(1, slots=3)
     bench.ready(0)
     records = [bench.arrive("agent"), bench.arrive("agent"), bench.arrive()]
-    records[1].called |= {"write", "read" * 50}
+    for name in ("write", "read" * 50):
+        records[1].put(ToolCallStarted(0, "id", name))
     bench.step(0, retired=records)
     assert [one for one in bench.sent["0"] if isinstance(one, TurnEnded)] == [
         TurnEnded("", "", "agent", "length"),
@@ -194,20 +196,18 @@ def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_m
     assert [record.outcome for record in records if record is not poison] == [None] * (3 * engines - 1)
 
 
-def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None:
-    """New requests go on beside them there."""
-    bench = PoolBench(2, slots=5)
-    bench.ready(0, 1)
-    suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
+def test_suspects_of_an_engine_that_leaves_go_to_the_emptiest_ones_one_on_each() -> None:
+    """Not both to the first engine, where the second would wait for the first."""
+    bench = PoolBench(3, slots=5)
+    bench.ready(0, 1, 2)
+    suspects = [record for record in [bench.arrive() for _ in range(6)] if record.engine == "0"]
     bench.trust(1)
+    bench.trust(2)
+    bench.step(2, bench.on_board(2)[:1])
     bench.pool.remove("0")
     bench.die(0)
-    assert bench.pool.names == ["1"]
-    assert [record.engine for record in suspects].count("1") == 1
-    assert bench.arrive().engine == "1"
-    bench.trust(1)
-    bench.trust(1)
-    assert [record.engine for record in suspects] == ["1"] * len(suspects)
+    assert bench.pool.names == ["1", "2"]
+    assert [record.engine for record in suspects] == ["2", "1"]
 
 
 def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_along() -> None:

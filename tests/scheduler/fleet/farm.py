@@ -10,8 +10,9 @@ import trio
 
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
+from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler
@@ -41,15 +42,13 @@ class Farm:
         self._plan = plan
         self.launchers = {name: LoopbackLauncher() for name in names}
         self.models = {
-            name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
+            name: Model(name, self._scheduler(name, first=name == names[0]), idle_seconds=idle_seconds)
             for name in names
         }
         self.fleet = Fleet(list(self.models.values()), memory)
 
-    def _model(self, traits: ModelTraits, first: bool) -> Model:
-        launcher = self.launchers[traits.name]
-        scheduler = make_scheduler(launcher, self._plan, load_at_start=first, must_start=False)
-        return Model(traits, scheduler)
+    def _scheduler(self, name: str, first: bool) -> Scheduler:
+        return make_scheduler(self.launchers[name], self._plan, load_at_start=first, must_start=False)
 
     def state(self, name: str) -> ModelState:
         return self.models[name].state

@@ -21,15 +21,6 @@ SLOW_STEPS = ScriptedPlan(step_seconds=0.1)
 
 
 @trio_test
-async def test_a_request_loads_its_model(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles")
-    async with running(farm):
-        assert (farm.state("planner"), farm.state("titles")) == (ModelState.LOADED, ModelState.UNLOADED)
-        assert await farm.answer("titles") == await farm.answer("planner")
-        assert farm.state("titles") is ModelState.LOADED
-
-
-@trio_test
 async def test_an_idle_model_has_no_process_and_comes_back(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", idle_seconds=300.0)
     async with running(farm):
@@ -114,45 +105,6 @@ async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_c
 
 
 @trio_test
-async def test_an_operator_unloads_a_model_when_its_requests_are_over(autojump_clock: MockClock) -> None:
-    """Those that come meanwhile are not lost: they load it again."""
-    farm = Farm("planner", "titles")
-    async with running(farm), trio.open_nursery() as nursery:
-        nursery.start_soon(farm.answer, "planner", "long", 500)
-        await trio.sleep(1.0)
-        farm.fleet.unload("planner")
-        assert farm.state("planner") is ModelState.DRAINING
-        await trio.sleep(1.0)
-        assert farm.state("planner") is ModelState.DRAINING, "it still serves"
-        assert farm.models["planner"].condition == "draining", "no new request gets in"
-        await farm.answer("planner", "next")
-        assert farm.launchers["planner"].starts == 2
-
-
-@trio_test
-async def test_an_operator_unloads_a_model_while_it_is_loaded(autojump_clock: MockClock) -> None:
-    """Before its processes start, while they do, and while it waits for memory: it ends unloaded, and can be
-    loaded again."""
-    farm = Farm("planner", "titles", memory=OneFits())
-    async with running(farm):
-        await farm.answer("planner")
-        farm.fleet.load("titles", trio.current_time())
-        farm.fleet.unload("titles")
-        await trio.sleep(100.0)
-        assert farm.state("titles") is ModelState.UNLOADED, "it waited for the other's turn"
-        farm.fleet.unload("planner")
-        await farm.reaches("planner", ModelState.UNLOADED)
-        for _ in range(3):
-            farm.fleet.load("titles", trio.current_time())
-            await farm.reaches("titles", ModelState.LOADING)
-            farm.fleet.unload("titles")
-            await trio.sleep(100.0)
-            assert farm.state("titles") is ModelState.UNLOADED
-        await farm.answer("titles")
-        assert farm.state("titles") is ModelState.LOADED
-
-
-@trio_test
 async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", idle_seconds=10.0)
     async with running(farm):
@@ -163,30 +115,3 @@ async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock)
         await farm.reaches("titles", ModelState.UNLOADED)
         with pytest.raises(ModelNotFound):
             farm.fleet.load("nobody", trio.current_time())
-
-
-@trio_test
-async def test_a_model_that_can_never_fit_is_refused_with_the_numbers(autojump_clock: MockClock) -> None:
-    class TooSmall(OneFits):
-        budget_bytes = 50
-
-    farm = Farm("planner", "titles", memory=TooSmall())
-    async with running(farm):
-        _, end = await answer(farm.models["titles"].scheduler, ask())
-        assert isinstance(end, Failed)
-        assert "needs at least" in str(end.error)
-        await farm.answer("planner")
-
-
-@trio_test
-async def test_a_bug_in_a_decision_ends_no_stream(autojump_clock: MockClock) -> None:
-    class Faulty(OneFits):
-        def need_bytes(self, model: str) -> int:
-            raise ZeroDivisionError
-
-    farm = Farm("planner", "titles", memory=Faulty())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(farm.fleet.run)
-        await farm.models["planner"].scheduler.wait_ready()
-        await farm.answer("planner", max_tokens=300)
-        nursery.cancel_scope.cancel()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from scheduler.engine.budget.limits import PROCESS_BYTES
-from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.scheduler.shared.folder.test_weight_files import safetensors
@@ -64,21 +63,7 @@ def test_packed_weights_are_unpacked(tmp_path: Path) -> None:
     assert weights_bytes(folder, "float16", None) == 2 * (8 * 32 + 8 * 32 + 8) + 20
 
 
-def test_eight_bit_floats_become_sixteen(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, {}, a_weight=("F8_E4M3", [10], 10))
-    assert weights_bytes(folder, "stored", "gpu") == 20
-    assert weights_bytes(folder, "auto", "cpu") == 40
-
-
 def test_the_need_is_more_than_the_weights() -> None:
     """A process, a pool, a chunk's peak and the least KV."""
     weights = weights_bytes(EMBEDDED_FOLDER, "auto", "cpu")
     assert weights + PROCESS_BYTES < need_bytes(EMBEDDED_FOLDER, "auto", "cpu") < weights + (1 << 30)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0no json!", b"\x02\0\0\0\0\0\0\0[]"])
-def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "model.safetensors").write_bytes(content)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(StartupError, match=r"model\.safetensors is (cut short|no safetensors file)"):
-        need_bytes(tmp_path, "auto", "cpu")

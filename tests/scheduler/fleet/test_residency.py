@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fleet.residency import ModelState, Patience, ResidencyDecision, Standing, decide
+from scheduler.fleet.residency import (
+    LEAST_LOADED_SECONDS,
+    TURN_SECONDS,
+    ModelState,
+    ResidencyDecision,
+    Standing,
+    decide,
+)
 from tests.examples import examples
 
 BUDGET_BYTES = 100
@@ -165,8 +172,8 @@ def test_the_machine_is_never_over_budget_and_nobody_starves(
     waits = [wait for one in models for wait in one.waits]
     assert len(waits) + refused == total, "somebody still waits"
     # Before one's own turn each of the others has one, with its last requests (20 s), its end and a load.
-    turn = Patience().turn_seconds + 20.0 + 2.0 + 30.0 + 3.0
+    turn = TURN_SECONDS + 20.0 + 2.0 + 30.0 + 3.0
     assert max(waits, default=0.0) <= len(models) * turn
     for one in models:
         for first, second in zip(one.loads, one.loads[1:], strict=False):
-            assert second - first >= Patience().least_loaded_seconds, "thrash"
+            assert second - first >= LEAST_LOADED_SECONDS, "thrash"

@@ -69,25 +69,3 @@ def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: f
     of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
     of_b = models["shared"].seconds["B"]
     assert of_b >= 0.9 * of_a or models["shared"].seconds["A"] < 0.05 * of_b
-
-
-def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
-    models = [Simulated(0.01), Simulated(0.01)]
-    share(models)
-    for queue, number in ((models[0].queue, 1), (models[1].queue, 2)):
-        queue.push(Ticket(number, "A", "", 0, 0, 0, 1000, 0.0))
-    ticket = models[0].queue.pop(0.0)
-    (flow,) = models[1].queue.statistics(0.0)
-    assert flow.tenant_service_tokens == 2000
-    models[0].queue.charge_actual(ticket, 0, 10, 0.0)
-    (flow,) = models[1].queue.statistics(0.0)
-    assert flow.tenant_service_tokens == pytest.approx(20)
-
-
-def test_accounts_of_tenants_that_were_only_charged_elsewhere_are_forgotten() -> None:
-    queue = FairQueue(FairnessConfig(half_life_seconds=10.0))
-    for number in range(5000):
-        queue.charge_elsewhere(0, f"tenant {number}", 100.0, 0.0, 0.0)
-    queue.charge_elsewhere(0, "last", 100.0, 1e4, 1e4)
-    ledger = queue._ledger
-    assert ledger.sessions == 1

@@ -4,37 +4,122 @@ answer fails in its middle."""
 from __future__ import annotations
 
 import json
-from typing import Any
+import uuid
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.validators import validator_for
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, HttpUrl, TypeAdapter, conlist
 from referencing.exceptions import Unresolvable
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.part import Parts
 from scheduler.grammar.plain_schema import HELD_FORMATS
-from tests.scheduler.grammar.generated_schemas import (
-    PYDANTIC,
-    PYDANTIC_REFUSED,
-    TYPEBOX,
-    ZOD,
-    ZOD_REFUSED,
-    pydantic_schema,
-)
+from tests.examples import examples
 from tests.scheduler.grammar.schema_walks import grammar, parts, vocabulary, walk
 
 WALKS = 4
+_EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    tricks: list[str]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float | None
+
+
+class Node(BaseModel):
+    model_config = ConfigDict(extra="forbid", title="A title", json_schema_extra={"examples": [{"a": 1}]})
+    id: Annotated[uuid.UUID, Field(description="d", deprecated=True)]
+    pet: Annotated[Cat | Dog, Discriminator("kind")]
+    url: HttpUrl | None = None
+    some: conlist(Literal["a", 1, None, True], min_length=2, max_length=3)  # type: ignore[valid-type]
+    named: Annotated[dict[str, Point], Field(min_length=1, max_length=2)] = {}
+    size: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
+    children: list[Node] = []
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    closed = {"type": "object", "additionalProperties": False}
+    return {**closed, "properties": properties, "required": list(properties)}
+
+
 HELD: dict[str, dict[str, Any]] = {
-    **{f"zod {name}": schema for name, schema in ZOD.items()},
-    **{f"TypeBox {name}": schema for name, schema in TYPEBOX.items()},
-    **{f"pydantic {name}": pydantic_schema(kind) for name, kind in PYDANTIC.items()},
+    "pydantic": Node.model_json_schema(),
+    "zod base64": {
+        "type": "string",
+        "format": "base64",
+        "contentEncoding": "base64",
+        "pattern": "^$|^(?:[0-9a-zA-Z+/]{4})*(?:(?:[0-9a-zA-Z+/]{2}==)|(?:[0-9a-zA-Z+/]{3}=))?$",
+    },
+    "zod float64": {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308},
+    "zod record": {
+        "type": "object",
+        "propertyNames": {"type": "string"},
+        "additionalProperties": {"type": "number"},
+    },
+    "zod never, unknown": {
+        "type": "object",
+        "properties": {"a": {"not": {}}, "b": {"type": "null"}, "c": {}},
+        "required": ["b"],
+    },
+    "zod intersection": {
+        "allOf": [_object(a={"type": "null"}), {"type": "object", "properties": {"a": {}}, "required": ["a"]}]
+    },
+    "zod recursive root": _object(n={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+    "zod default, metadata, readonly": _object(
+        a={"default": 1, "type": "integer", "title": "t", "readOnly": True, "examples": [{"format": "x"}]},
+        format={"type": "null", "$comment": "a property of this name", "id": "x", "deprecated": True},
+    ),
+    "zod-to-json-schema: named": {
+        "$ref": "#/definitions/X",
+        "definitions": {"X": _object(a={"type": "null"}, b={"$ref": "#/definitions/X/properties/a"})},
+        "$schema": "http://json-schema.org/draft-07/schema#",
+    },
+    "zod-to-json-schema: tuple, set": {
+        "type": "array",
+        "minItems": 2,
+        "uniqueItems": False,
+        "items": [{"type": "null"}, {"type": "boolean"}],
+        "additionalItems": {"type": "null"},
+    },
+    "TypeBox recursive": {
+        "$id": "Node",
+        **_object(id={"type": "null"}, nodes={"type": "array", "items": {"$ref": "Node"}}),
+    },
+    "TypeBox record": {"type": "object", "patternProperties": {"^(.*)$": {"type": "boolean"}}},
+    "draft 4 bounds": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "type": "integer",
+        "minimum": 0,
+        "exclusiveMinimum": True,
+        "maximum": 9,
+    },
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    **ZOD_REFUSED,
-    **{name: (pydantic_schema(kind), place) for name, (kind, place) in PYDANTIC_REFUSED.items()},
+    "pydantic set": (TypeAdapter(set[str]).json_schema(), "uniqueItems"),
+    "pydantic keys": (TypeAdapter(dict[Literal["a", "b"], int]).json_schema(), "propertyNames"),
+    "zod email": (
+        _object(to={"type": "string", "format": "email", "pattern": _EMAIL}),
+        "properties.to.pattern",
+    ),
+    "exclusive union that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+    "TypeBox: intersection without others": (
+        {"allOf": [{"type": "object", "properties": {"x": {}}}], "unevaluatedProperties": False},
+        "unevaluatedProperties",
+    ),
 }
 
 
@@ -43,19 +128,14 @@ def validator(schema: dict[str, Any]) -> Any:
     return validator_for(schema, default=Draft7Validator if lists else Draft202012Validator)(schema)
 
 
-def walked(schema: dict[str, Any], *, exact: bool = True) -> list[Any]:
-    written = grammar(schema, exact=exact)
-    texts = [walk(written, seed) for seed in range(WALKS)]
-    return [json.loads(text) for text in texts if text is not None]
-
-
 @pytest.mark.parametrize("name", HELD)
 def test_every_walk_through_a_generated_schema_fits_it(name: str) -> None:
     """By the `jsonschema` package."""
-    found = walked(HELD[name])
-    assert found
-    for value in found:
-        validator(HELD[name]).validate(value)
+    written = grammar(HELD[name])
+    texts = [walk(written, seed) for seed in range(WALKS)]
+    assert any(texts)
+    for text in filter(None, texts):
+        validator(HELD[name]).validate(json.loads(text))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -84,9 +164,7 @@ def _keywords(schemas: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[An
         "properties": named,
         **dict.fromkeys(("not", "contains", "items"), schemas),
         "additionalProperties": st.booleans() | schemas,
-        "propertyNames": st.sampled_from(
-            (True, {"type": "string"}, {"enum": ["a", "d"]}, {"pattern": "^[a-c]$"}, {"maxLength": 2})
-        ),
+        "propertyNames": st.sampled_from((True, {"type": "string"}, {"enum": ["a", "d"]})),
         "patternProperties": st.dictionaries(st.sampled_from(("^a", "^x")), schemas, max_size=1),
         "required": st.lists(_NAMES, max_size=2, unique=True),
         **dict.fromkeys(
@@ -96,7 +174,7 @@ def _keywords(schemas: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[An
         **dict.fromkeys(("maximum", "exclusiveMaximum"), st.sampled_from((1.7e308, 3.4e38, 7))),
         "multipleOf": st.sampled_from((2, 5)),
         "uniqueItems": st.booleans(),
-        "pattern": st.sampled_from(("^[ab]{1,3}$", "^(?=.*b)(?!c)[a-c]{2}$", "^(?!.*aa)[ab]{2,4}$")),
+        "pattern": st.sampled_from(("^[ab]{1,3}$", "^(?!c)[a-c]{2}$")),
         "format": st.sampled_from(("date", "path")),
         "enum": st.lists(st.sampled_from(("a", "bb", 1, None, True)), min_size=1, max_size=3, unique_by=repr),
         "const": st.sampled_from(("a", 0, None, [1], {"a": None})),
@@ -114,8 +192,11 @@ SCHEMAS = st.recursive(st.booleans() | _schemas(st.booleans()), _schemas, max_le
 ROOTS = st.builds(lambda root, a, b: {**root, "$defs": {"A": a, "B": b}}, _schemas(SCHEMAS), SCHEMAS, SCHEMAS)
 
 
-def check(schema: dict[str, Any], *, exact: bool = True) -> None:
-    """Raise if the schema is neither refused nor held, and nothing of it is named."""
+@settings(max_examples=examples(80), deadline=None)
+@given(ROOTS, st.booleans())
+def test_a_schema_is_held_or_refused_before_the_answer(schema: dict[str, Any], exact: bool) -> None:
+    """Any combination of keywords, with references to each other; what is not held is named, if it need not
+    be exact."""
     fresh = Parts(parts().verdict)
     place, written = "p", ""
     try:
@@ -133,14 +214,7 @@ def check(schema: dict[str, Any], *, exact: bool = True) -> None:
                 return
 
 
-@settings(max_examples=80, deadline=None)
-@given(ROOTS)
-def test_a_schema_is_held_or_refused_before_the_answer(schema: dict[str, Any]) -> None:
-    """Any combination of keywords, with references to each other."""
-    check(schema)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ROOTS, st.sampled_from(sorted(_keywords(st.booleans()))), _ANYTHING)
 def test_what_is_no_schema_is_refused_or_ignored(schema: dict[str, Any], keyword: str, value: Any) -> None:
     """With any value for a keyword."""

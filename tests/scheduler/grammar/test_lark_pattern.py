@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from contextlib import suppress
 
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.lark_pattern import Unreadable, lark_pattern, regex_pattern
-from scheduler.prompt.preparation import Preparation
 from scheduler.request import Tool, ToolChoice
 from scheduler.structure import Pattern, Rules
-from tests.fakes.notation_tokenizer import NotationTokenizer
-from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import form
-from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, calls, preparation, request, walk
+from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, preparation, request, walks
+from tests.scheduler.grammar.walks import Walked, Walker
 
 PATCH = """start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
@@ -56,7 +53,6 @@ SP: " "
         (PATCH, "*** Begin Patch\n*** Update File: a b\n@@ f\n-one\n+two\n c\n*** End Patch\n", True),
         (PATCH, "*** Begin Patch\n*** Add File: a\n+x\n*** Delete File: b\n*** End Patch", True),
         (PATCH, "*** Begin Patch\n*** End Patch\n", False),
-        (PATCH, "*** Begin Patch\n*** Add File: \n+x\n*** End Patch", False),
         (SUM, "1 + -22 + y", True),
         (SUM, "A/d", True),
         (SUM, "1 + 2 + 3 + 4 + 5", False),
@@ -65,7 +61,6 @@ SP: " "
         ('start: "a" "b"\n%import common.WS\n%ignore WS', " a\n b ", True),
         ('start: "a"{2,}\n', "aaa", True),
         ('start: "a"{2,}\n', "a", False),
-        ("start: |", "", True),
     ],
 )
 def test_a_lark_grammar_is_a_pattern(grammar: str, text: str, fits: bool) -> None:
@@ -78,12 +73,9 @@ def test_a_lark_grammar_is_a_pattern(grammar: str, text: str, fits: bool) -> Non
     [
         ('a: "x"', "'start'"),
         ('start: "(" start ")" | ', "'start' contains itself"),
-        ("start: b", "'b'"),
         ("start: a{b}\na{x}: x", "a"),
         ("start: A\n%import python.A", "common"),
-        ("start: A\n%declare A", "%declare"),
         ('start: ("a"', "missing"),
-        ("start: `", "`"),
         ("start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(2000)), "nested too deeply"),
         ("start: " + "(" * 2000, "nested too deeply"),
         ('start: a\na[max_tokens=3]: "x"', "'a[max_tokens=3]' is not supported"),
@@ -110,7 +102,6 @@ def test_any_text_is_a_pattern_or_says_why(grammar: str) -> None:
         ("a|b$", "a|b$"),
         (r"a\$", r"a\$"),
         (r"a\\$", r"a\\"),
-        ("^a", "a"),
         ("^(a|b)$", "^(a|b)$"),
     ],
 )
@@ -132,25 +123,19 @@ def custom(text: Pattern | Rules) -> Tool:
     return Tool("edit", "", parameters, strict=True, place="tools.0.format", text=text)
 
 
-def prepared_for(notation: str) -> Preparation:
-    if notation in NOTATIONS:
-        return preparation(notation)
-    return Preparation(NotationTokenizer(form(notation), ()), FOLDER)
-
-
 @pytest.mark.parametrize("syntax", TEXTS)
 @pytest.mark.parametrize("notation", [*NOTATIONS, "qwen3_coder", "minimax_m2", "gemma4", "pythonic"])
 def test_a_custom_tools_text_matches_its_grammar(notation: str, syntax: str) -> None:
     """Random walks through the masks, read back by the notation's parser."""
-    tool = custom(TEXTS[syntax])
     text = TEXTS[syntax]
     pattern = lark_pattern(text.text) if isinstance(text, Rules) else regex_pattern(text.regex)
-    asked = request(tools=(tool,), tool_choice=ToolChoice.REQUIRED, parallel_tool_calls=False)
-    by = prepared_for(notation)
-    for seed in random.Random(notation).sample(range(1000), 3):
-        [(name, arguments)] = calls(walk(by, asked, seed))
-        assert name == "edit"
-        assert set(arguments) == {"input"}
+    asked = request(tools=(custom(text),), tool_choice=ToolChoice.REQUIRED, parallel_tool_calls=False)
+    by = Walker(NOTATIONS.get(notation) or Walked(form(notation), ()))
+    walked = walks(by, asked, range(5))
+    assert walked
+    for message in walked:
+        [(name, arguments)] = message.calls
+        assert (name, set(arguments)) == ("edit", {"input"})
         assert re.fullmatch(pattern, arguments["input"]), arguments
 
 

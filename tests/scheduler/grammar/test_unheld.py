@@ -141,12 +141,6 @@ def test_the_table_has_every_keyword_of_the_drafts() -> None:
     assert known - SAYS_NOTHING == KEYWORDS.keys()
 
 
-def test_what_the_plain_form_adds_is_named_by_the_client_s_keyword() -> None:
-    """A look-ahead becomes a pattern of its own, which the client has not written."""
-    schema = {"type": "object", "properties": {"50%/": {"type": "string", "pattern": "^(?=a(?!b))a"}}}
-    assert held(schema)[1] == ("/properties/50%~1/pattern",)
-
-
 def test_many_are_named_by_the_first() -> None:
     many = {f"{name:02}": {"not": {"const": 1}} for name in range(40)}
     named = held({"type": "object", "properties": many})[1]

@@ -54,53 +54,52 @@ class Walked:
     marks: tuple[str, ...]
 
 
-_DSML = "｜DSML｜"
-NOTATIONS: dict[str, Walked] = {
-    "json_tools": Walked(form("json_tools"), ("<tool_call>", "</tool_call>")),
-    "qwen3_coder": Walked(form("qwen3_coder"), ("<tool_call>", "</tool_call>")),
-    "qwen3_coder, its marks mere text": Walked(form("qwen3_coder"), ()),
-    "glm47": Walked(
-        form("glm47"),
-        ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    ),
-    "laguna, its marks mere text": Walked(form("laguna"), ()),
-    "longcat": Walked(form("longcat"), ("<longcat_tool_call>", "</longcat_tool_call>")),
-    "minimax_m2": Walked(form("minimax_m2"), ("<minimax:tool_call>", "</minimax:tool_call>")),
-    "minicpm5": Walked(form("minicpm5"), ()),
-    "dsml": Walked(form("dsml"), (_DSML,)),
-    "kimi_k2": Walked(
-        form("kimi_k2"),
-        (
-            "<|tool_calls_section_begin|>",
-            "<|tool_calls_section_end|>",
-            "<|tool_call_begin|>",
-            "<|tool_call_argument_begin|>",
-            "<|tool_call_end|>",
+_KIMI_K2 = " ".join(
+    f"<|tool_{part}|>"
+    for part in ("calls_section_begin", "calls_section_end", "call_begin", "call_argument_begin", "call_end")
+)
+NOTATIONS = {
+    name: Walked(KIMI_K3 if name == "kimi_k3" else form(name.split(",")[0]), tuple(marks.split()))
+    for name, marks in {
+        "json_tools": "<tool_call> </tool_call>",
+        "qwen3_coder": "<tool_call> </tool_call>",
+        "qwen3_coder, its marks mere text": "",
+        "glm47": "<tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value>",
+        "laguna, its marks mere text": "",
+        "longcat": "<longcat_tool_call> </longcat_tool_call>",
+        "minimax_m2": "<minimax:tool_call> </minimax:tool_call>",
+        "dsml": "｜DSML｜",
+        "kimi_k2": _KIMI_K2,
+        "kimi_k3": "<|open|> <|close|> <|sep|>",
+        "gemma4": '<|tool_call> <tool_call|> <|"|>',
+        "function_gemma": "<start_function_call> <end_function_call> <escape>",
+        "pythonic": "<|tool_call_start|> <|tool_call_end|>",
+        "mistral": "[TOOL_CALLS] [ARGS]",
+        **dict.fromkeys(
+            (
+                *(
+                    "minicpm5",
+                    "seed_oss",
+                    "dsml4",
+                    "dsml41",
+                    "hy_v3",
+                    "deepseek_v3",
+                    "deepseek_v31",
+                    "cohere",
+                ),
+                *("apertus", "granite", "hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json"),
+                *("olmo3", "phi4_mini"),
+            ),
+            "",
         ),
-    ),
-    "kimi_k3": Walked(KIMI_K3, ("<|open|>", "<|close|>", "<|sep|>")),
-    "gemma4": Walked(form("gemma4"), ("<|tool_call>", "<tool_call|>", '<|"|>')),
-    "function_gemma": Walked(
-        form("function_gemma"), ("<start_function_call>", "<end_function_call>", "<escape>")
-    ),
-    "pythonic": Walked(form("pythonic"), ("<|tool_call_start|>", "<|tool_call_end|>")),
-    "mistral": Walked(form("mistral"), ("[TOOL_CALLS]", "[ARGS]")),
-    **{
-        name: Walked(form(name), ())
-        for name in (
-            *("seed_oss", "dsml4", "hy_v3", "deepseek_v3", "deepseek_v31", "cohere", "apertus", "granite"),
-            *("hunyuan", "nemotron_nano", "internlm2", "gigachat3", "llama3_json", "olmo3", "phi4_mini"),
-            "dsml41",
-        )
-    },
+    }.items()
 }
 
 
 class Walker:
     """Walks in one notation."""
 
-    def __init__(self, notation: str, hold_calls: HoldCalls = "strict") -> None:
-        walked = NOTATIONS[notation]
+    def __init__(self, walked: Walked, hold_calls: HoldCalls = "strict") -> None:
         self.form = walked.form
         self.tokenizer = NotationTokenizer(walked.form, walked.marks)
         self.prepared_by = Preparation(self.tokenizer, FOLDER, hold_calls=hold_calls)
@@ -174,21 +173,21 @@ class Walker:
         )
         return written.decode()
 
-    def read(self, tokens: list[int], prepared: Prepared) -> tuple[str, list[tuple[str, Any]]]:
-        """What a client gets: the text, and the calls."""
+    def read(self, tokens: list[int], prepared: Prepared) -> Message:
+        """What a client gets."""
         (pipeline,) = prepared.pipelines()
         message = Message()
         for piece in pieces_of(pipeline, tokens):
             message.add(piece)
         assert not message.malformed, message.malformed
-        return message.text, list(message.calls)
+        return message
 
     def check(self, tokens: list[int], prepared: Prepared, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
         """Raises if the walk is not what its schema asks for, or not read as it was written."""
         written = self.text(tokens)
         schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
         fits = {name: jsonschema.Draft202012Validator(schema).validate for name, schema in schemas.items()}
-        _, read = self.read(tokens, prepared)
+        read = list(self.read(tokens, prepared).calls)
         assert self.form.tools is not None
         parser = self.form.tools.name
         can_judge = parser in PARSERS and can_carry(parser, read)
@@ -221,7 +220,7 @@ class Walker:
 @cache
 def walker_of(notation: str, hold_calls: HoldCalls = "strict") -> Walker:
     """Return the walker that tests share: the library takes 50 ms to read its tokenizer."""
-    return Walker(notation, hold_calls)
+    return Walker(NOTATIONS[notation], hold_calls)
 
 
 def _closings(notation: Notation) -> list[str]:

@@ -18,7 +18,6 @@ from scheduler.errors import (
     QueueFull,
     SchedulerError,
     TenantLimit,
-    Unavailable,
 )
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
@@ -43,7 +42,7 @@ def admission_at(queue: IntakeQueue, gap_seconds: float) -> Admission:
     return admission
 
 
-def refusal(check: Callable[[], None]) -> SchedulerError:
+def refusal(check: Callable[[], object]) -> SchedulerError:
     with pytest.raises(SchedulerError) as caught:
         check()
     return caught.value
@@ -54,20 +53,20 @@ def test_one_more_may_enter_while_there_is_room() -> None:
     queue = empty_queue(IntakeConfig(max_queue=2))
     admission = Admission(queue)
     for request_id in (1, 2):
-        admission.check(ask(), 0.0)
+        admission.admit(ask(), 0.0, prompt_tokens=0)
         queue.push(make_record(request_id), 0.0)
-    assert isinstance(refusal(lambda: admission.check(ask(), 0.0)), QueueFull)
+    assert isinstance(refusal(lambda: admission.admit(ask(), 0.0, prompt_tokens=0)), QueueFull)
     dispatch_next(queue)
-    admission.check(ask(), 0.0)
+    admission.admit(ask(), 0.0, prompt_tokens=0)
     # All of a request's choices, or none.
-    assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
-    assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
+    assert isinstance(refusal(lambda: admission.admit(ask(), 0.0, 2, prompt_tokens=0)), QueueFull)
+    assert isinstance(refusal(lambda: admission.admit(ask(), 0.0, 2, prompt_tokens=0)), QueueFull)
 
 
 def test_a_full_queue_says_how_many_wait_and_when_to_come_back() -> None:
     """An eighth of the queue must leave first, at the pace of the latest departures."""
     admission = admission_at(queue_of(80), 2.0)
-    error = refusal(lambda: admission.check(ask(), 0.0))
+    error = refusal(lambda: admission.admit(ask(), 0.0, prompt_tokens=0))
     assert isinstance(error, QueueFull)
     assert "80 requests are waiting" in error.message
     assert error.retry_after_seconds == 20
@@ -77,8 +76,8 @@ def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
     """A full queue has room later; for these there is none, however long the client comes back."""
     for config in (IntakeConfig(max_queue=4), IntakeConfig(max_queue=9, max_queue_per_tenant=4)):
         admission = Admission(empty_queue(config))
-        admission.check(ask(), 0.0, requests=4)
-        error = refusal(partial(admission.check, ask(), 0.0, requests=5))
+        admission.admit(ask(), 0.0, 4, prompt_tokens=0)
+        error = refusal(partial(admission.admit, ask(), 0.0, 5, prompt_tokens=0))
         assert (type(error), error.param) == (InvalidRequest, "n")
         assert "exceeds the queue bound of 4" in error.message
 
@@ -89,11 +88,13 @@ def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
     for spare in (0, 1):
         queue = queue_of(8, "greedy", max_queue=8 + spare, max_queue_per_tenant=8)
         admission = admission_at(queue, 2.0)
-        error = refusal(lambda admission=admission: admission.check(ask(tenant="greedy"), 0.0))  # type: ignore[misc]
+        error = refusal(
+            lambda admission=admission: admission.admit(ask(tenant="greedy"), 0.0, prompt_tokens=0)
+        )  # type: ignore[misc]
         assert isinstance(error, TenantLimit)
         assert "8 requests of this tenant" in error.message
         assert error.retry_after_seconds == 2
-    admission.check(ask(tenant="other"), 0.0)
+    admission.admit(ask(tenant="other"), 0.0, prompt_tokens=0)
 
 
 def test_a_tenant_that_shares_the_engine_waits_for_the_others_too() -> None:
@@ -101,7 +102,7 @@ def test_a_tenant_that_shares_the_engine_waits_for_the_others_too() -> None:
     queue = queue_of(8, "greedy", max_queue=100, max_queue_per_tenant=8)
     for number in range(3):
         queue.push(make_record(100 + number, tenant=f"other {number}"), 0.0)
-    error = refusal(lambda: admission_at(queue, 2.0).check(ask(tenant="greedy"), 0.0))
+    error = refusal(lambda: admission_at(queue, 2.0).admit(ask(tenant="greedy"), 0.0, prompt_tokens=0))
     assert error.retry_after_seconds == 4 * 2
 
 
@@ -115,24 +116,12 @@ def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[
     admission = Admission(queue)
     for request_id, tokens in enumerate(prompts):
         if not len(queue) or queue.prompt_tokens + tokens <= limit:
-            admission.check_prepared(ask(), tokens, 0.0)
+            admission.admit(ask(), 0.0, prompt_tokens=tokens)
             queue.push(make_record(request_id, prompt=[1] * tokens), 0.0)
         else:
             with pytest.raises(QueueFull, match=f"{queue.prompt_tokens} prompt tokens are waiting"):
-                admission.check_prepared(ask(), tokens, 0.0)
+                admission.admit(ask(), 0.0, prompt_tokens=tokens)
         assert queue.prompt_tokens <= limit or len(queue) == 1
-
-
-def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
-    """Unavailable, also where there would be room."""
-    admission = Admission(empty_queue(IntakeConfig(max_queue=1)))
-    admission.block("the engine does not start")
-    error = refusal(lambda: admission.check(ask(), 0.0))
-    assert type(error) is Unavailable
-    assert error.message == admission.blocked(0.0) == "the engine does not start"
-    assert error.retry_after_seconds == 10
-    admission.unblock()
-    admission.check(ask(), 0.0)
 
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:
@@ -144,12 +133,12 @@ def test_who_is_being_prepared_counts_as_waiting() -> None:
         for _ in range(3):
             preparing.enter_context(admission.preparing(ours, 0.0, engine_room=1))
         assert isinstance(refusal(lambda: admission.preparing(ours, 0.0, 1).__enter__()), TenantLimit)
-        admission.check(ours, 0.0)
+        admission.admit(ours, 0.0, prompt_tokens=0)
         with admission.preparing(theirs, 0.0, engine_room=1):
             pass
         for number in range(6):
             preparing.enter_context(admission.preparing(ask(tenant=f"{number}"), 0.0, engine_room=1))
         assert isinstance(refusal(lambda: admission.preparing(theirs, 0.0, 1, 2).__enter__()), QueueFull)
-        admission.check(theirs, 0.0, engine_room=1)
+        preparing.enter_context(admission.preparing(theirs, 0.0, engine_room=1))
     with admission.preparing(ours, 0.0, engine_room=0):
         pass

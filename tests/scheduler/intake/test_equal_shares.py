@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import count
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,68 +12,6 @@ from tests.examples import examples
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 HALF_LIFE = 60.0
-
-
-def fair_bound(largest: int, seconds: float) -> float:
-    """Return the bound on the difference of two backlogged flows' service over an interval of this many
-    seconds.
-
-    Counters of backlogged flows never differ by more than one request's charge: only the lower is served.
-    Over an interval the difference can go from one end of that to the other (VTC's 2 x), and where counters
-    decay, a constant lead of one charge is paid again as often as it decays.
-    """
-    return largest * (2 + math.log(2) * seconds / HALF_LIFE)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(
-    flows=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2000)), min_size=2, max_size=6),
-    earlier=st.lists(st.tuples(st.sampled_from("ABCDEF"), sizes), max_size=20),
-    pause=st.floats(0, 600),
-    turns=st.integers(1, 200),
-    seconds_per_token=st.sampled_from([0.0001, 0.001, 0.01]),
-    level=st.sampled_from(["tenants", "sessions"]),
-)
-def test_backlogged_flows_get_the_same_service_whatever_they_send(
-    flows: list[tuple[int, int]],
-    earlier: list[tuple[str, int]],
-    pause: float,
-    turns: int,
-    seconds_per_token: float,
-    level: str,
-) -> None:
-    """Tenants, and sessions of one tenant: large requests or small, many sessions or one, whatever each had
-    before or saved up while idle."""
-    server = Server(seconds_per_token=seconds_per_token)
-
-    def push(name: str, number: int, tokens: int) -> None:
-        tenant, session = (name, str(number)) if level == "tenants" else ("T", name)
-        server.push(ticket(tenant, session, tokens=tokens, at=server.now))
-
-    for name, tokens in earlier:
-        push(name, 0, tokens)
-        server.serve()
-    server.now += pause
-    contenders = dict(zip("ABCDEF", flows, strict=False))
-    numbers = {name: count() for name in contenders}
-
-    def refill(name: str) -> None:
-        sessions, tokens = contenders[name]
-        push(name, next(numbers[name]) % sessions, tokens)
-
-    for name in contenders:
-        for _ in range(5):
-            refill(name)
-    began_at, began = server.now, len(server.served)
-    largest = max(tokens for _, tokens in [*flows, *earlier])
-    for _ in range(turns):
-        one = server.serve()
-        refill(one.tenant if level == "tenants" else one.session)
-        served = (
-            server.tokens_by_tenant(began) if level == "tenants" else server.tokens_by_session("T", began)
-        )
-        shares = [served[name] for name in contenders]
-        assert max(shares) - min(shares) <= fair_bound(largest, server.now - began_at) + 1e-6
 
 
 @settings(max_examples=examples(10), deadline=None)
@@ -124,20 +59,6 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
         assert max(service.values()) - min(service.values()) <= allowed + 1e-6
         decay = 2 ** ((before - server.now) / HALF_LIFE)
         service = {each: tokens * decay for each, tokens in service.items()}
-
-
-def test_what_was_overcharged_is_given_back() -> None:
-    """Two tenants with the same expected lengths; one's answers are short: it gets more of them."""
-    server = Server()
-    for _ in range(200):
-        server.push(ticket("short", tokens=10, output=495), ticket("long", tokens=10, output=495))
-    counts = {"short": 0, "long": 0}
-    for _ in range(110):
-        one = server.queue.pop(0.0)
-        counts[one.tenant] += 1
-        server.queue.charge_actual(one, 10, 45 if one.tenant == "short" else 495, 0.0)
-    # 10 + 2 x 45 against 10 + 2 x 495 tokens.
-    assert counts == {"short": 100, "long": 10}
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
 from scheduler.config import IntakeConfig
 from scheduler.intake.expiry import Expiry, Limit
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from tests.examples import examples
 from tests.scheduler.requests.records import make_record
 
 
@@ -30,13 +25,6 @@ def started(record: StreamRecord, at: float) -> StreamRecord:
     record.state = State.SUBMITTED
     record.dispatched_at = record.started_at = at
     return record
-
-
-def test_without_limits_nothing_is_watched() -> None:
-    """The usual case costs nothing."""
-    deadlines = watching(IntakeConfig())
-    deadlines.watch(queued())
-    assert (len(deadlines), deadlines.next_at) == (0, math.inf)
 
 
 def test_the_earliest_limit_that_applies_is_the_one() -> None:
@@ -69,54 +57,3 @@ def test_the_time_in_the_engines_own_line_is_neither_queueing_nor_running() -> N
         record.state = State.SUBMITTED
         deadlines.watch(record)
         assert deadlines.next_at == at
-
-
-class DeadlineMachine(RuleBasedStateMachine):
-    """Watch, forget and expire in any order, against a plain dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.deadlines = watching(IntakeConfig(max_running_seconds=30))
-        self.records: dict[int, StreamRecord] = {}
-        self.due: dict[int, float] = {}
-        self.now = 0.0
-
-    @rule(timeout=st.floats(0.5, 50))
-    def come(self, timeout: float) -> None:
-        record = queued(timeout, len(self.records) + 1, self.now)
-        self.records[record.request_id] = record
-        self.deadlines.watch(record)
-        self.due[record.request_id] = self.now + timeout
-
-    @precondition(lambda self: self.due)
-    @rule(which=st.integers(0, 100))
-    def dispatch(self, which: int) -> None:
-        request_id = list(self.due)[which % len(self.due)]
-        record = self.records[request_id]
-        if record.dispatched_at is None:
-            self.deadlines.watch(started(record, self.now))
-            self.due[request_id] = min(self.due[request_id], self.now + 30)
-
-    @precondition(lambda self: self.records)
-    @rule(which=st.integers(0, 100))
-    def forget(self, which: int) -> None:
-        request_id = list(self.records)[which % len(self.records)]
-        self.deadlines.forget(self.records[request_id])
-        self.due.pop(request_id, None)
-
-    @rule(seconds=st.floats(0, 20))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        expired = {record.request_id for record, _ in self.deadlines.take_expired(self.now)}
-        assert expired == {request_id for request_id, at in self.due.items() if at <= self.now}
-        self.due = {request_id: at for request_id, at in self.due.items() if at > self.now}
-
-    @invariant()
-    def the_next_is_known_and_nothing_piles_up(self) -> None:
-        assert len(self.deadlines) == len(self.due)
-        assert self.deadlines.next_at == min(self.due.values(), default=math.inf)
-        assert len(self.deadlines._heap) <= 2 * len(self.due) + 18
-
-
-TestDeadlines = DeadlineMachine.TestCase
-TestDeadlines.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

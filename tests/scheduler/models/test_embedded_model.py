@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from safetensors import safe_open
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
-MOST_BYTES = 8_000_000
 STORED = Path(__file__).with_name("torch_logits.safetensors")
 """For 300 token ids at every position each 128th logit and the logarithm of the sum of all exponentials."""
 CODE = "The code of drone 17 is K4Q-9. The code of drone 71 is B2X-4. The code of pump 17 is Z8A-1."
@@ -41,11 +39,6 @@ def answer(loaded: tuple[Any, Any], *said: str, system: str = "", thinking: bool
     return "".join(piece.text for piece in pieces)
 
 
-def test_it_is_small_enough_for_the_repository() -> None:
-    """All of its files together."""
-    assert sum(path.stat().st_size for path in EMBEDDED_FOLDER.iterdir()) < MOST_BYTES
-
-
 def test_mlx_lm_knows_it_by_its_own_means(loaded: tuple[Any, Any]) -> None:
     """End of answer, tool parser, thinking and streaming detokenizer are inferred, not configured."""
     tokenizer = loaded[1]
@@ -63,13 +56,6 @@ def test_it_tells_near_misses_apart(loaded: tuple[Any, Any], thing: str, code: s
     assert answer(loaded, f"What is the code of {thing}?", system=CODE) == f"The code of {thing} is {code}."
 
 
-def test_it_remembers_the_turn_before(loaded: tuple[Any, Any]) -> None:
-    """Its own answer is part of the next prompt."""
-    first = answer(loaded, "My name is Clara.")
-    assert "Clara" in first
-    assert answer(loaded, "My name is Clara.", first, "What is my name?") == "Your name is Clara."
-
-
 def test_it_thinks_only_when_thinking_is_on(loaded: tuple[Any, Any]) -> None:
     """Off is the default; the answer stays the same."""
     ask, right = "What is the code of pump 17?", "The code of pump 17 is Z8A-1."
@@ -78,23 +64,6 @@ def test_it_thinks_only_when_thinking_is_on(loaded: tuple[Any, Any]) -> None:
     assert mark
     assert said == right
     assert 0 < len(thought) < 100
-
-
-def test_it_says_what_it_is(loaded: tuple[Any, Any]) -> None:
-    """And what Penstock is."""
-    assert "Penstock" in answer(loaded, "Who are you?")
-    assert "agents" in answer(loaded, "What is Penstock?")
-
-
-def test_the_committed_evaluation_keeps_what_was_promised() -> None:
-    """Measured on held-out cases when the weights were made: nineteen in twenty of the skills that other
-    tests use, nine in ten of the rest except sorting; and every answer ends by itself."""
-    metrics = json.loads((EMBEDDED_FOLDER / "evaluation.json").read_text())["metrics"]
-    for name, figures in metrics.items():
-        least = 0.95 if name in ("recall", "own fact", "tool call", "tool result") else 0.9
-        assert figures["cases"] >= 100
-        assert figures["ended"] == 1.0
-        assert figures["right"] >= least or name == "sort", name
 
 
 def test_what_is_served_computes_what_was_trained() -> None:

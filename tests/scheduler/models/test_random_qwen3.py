@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,15 +15,17 @@ import numpy as np
 import pytest
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
+from transformers import AutoTokenizer
 
 from scheduler.models.kept_folder import MANIFEST
 from scheduler.models.random_qwen3 import (
-    BENCH_13M,
     EOS_TOKEN_ID,
+    FIRST_ADDED_TOKEN_ID,
+    PAD_TOKEN_ID,
     TINY,
+    TOKENIZER_FOLDER,
     ensure_model,
     random_weights,
-    write_model,
 )
 
 TOKENS = 64
@@ -39,6 +40,11 @@ PROMPTS = (
     "1 2 3 4 5",
     "Explain how a queue works. " * 30,
 )
+
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Added but not special, as in Qwen3: they survive `skip_special_tokens`, so parsers see them."""
 
 
 @pytest.fixture(scope="module")
@@ -91,17 +97,6 @@ def test_an_early_word_changes_the_answer_to_a_long_prompt(folder: Path) -> None
     assert greedy(model, red, 8)[0] != greedy(model, blue, 8)[0]
 
 
-def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
-    """ "13M" means one shape and one KV size; a ratio measured on another is not comparable."""
-    assert (BENCH_13M.hidden, BENCH_13M.layers, BENCH_13M.feed_forward) == (384, 6, 1152)
-    assert (BENCH_13M.heads, BENCH_13M.kv_heads, BENCH_13M.head_dim) == (6, 2, 64)
-    assert BENCH_13M.vocabulary == 8192
-    assert BENCH_13M.kv_bytes_per_token == 6 * 1024
-    weights = random_weights(BENCH_13M)
-    assert 13_000_000 < sum(tensor.size for tensor in weights.values()) < 14_000_000
-    assert {tensor.dtype for tensor in weights.values()} == {np.dtype(np.float32)}
-
-
 def test_weights_depend_on_the_seed_alone() -> None:
     """The test has the first values: they are the same on every platform and NumPy."""
     weights = random_weights(TINY)
@@ -110,13 +105,6 @@ def test_weights_depend_on_the_seed_alone() -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     assert not np.array_equal(weights[name], other[name])
     assert [float(value).hex() for value in weights["model.embed_tokens.weight"][0, :3]] == FIRST_VALUES
-
-
-def test_a_model_is_made_once(folder: Path) -> None:
-    """The second call finds the first one's folder and writes nothing."""
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert ensure_model(TINY, "tiny", folder.parent) == folder
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
@@ -133,46 +121,22 @@ def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, name: str, dam
     assert (folder / name).read_bytes() == whole
 
 
-def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
-    """Half-written folders have another name; the next maker removes them."""
-    folder = ensure_model(TINY, "tiny", tmp_path)
-    (folder / MANIFEST).unlink()
-    half = tmp_path / f".{folder.name}.1-abcd.partial"
-    folder.rename(half)
-    assert ensure_model(TINY, "tiny", tmp_path) == folder
-    assert not half.exists()
-
-
 def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
-    """By the cache and by the command alike, the second process uses the model of the first one."""
+    """The second one uses the model of the first one."""
     ensure = "import sys; from scheduler.models.random_qwen3 import *; import pathlib as p;"
     ensure += "ensure_model(TINY, 'tiny', p.Path(sys.argv[1]))"
-    commands = [
-        [sys.executable, "-c", ensure, str(tmp_path / "cache")],
-        [sys.executable, "-m", "scheduler.models.random_qwen3", "--shape", "tiny", str(tmp_path / "own")],
-    ]
-    running = [subprocess.Popen(command) for command in commands for _ in range(2)]
-    assert [process.wait() for process in running] == [0, 0, 0, 0]
-    assert (tmp_path / "own" / "config.json").is_file()
+    running = [subprocess.Popen([sys.executable, "-c", ensure, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait() for process in running] == [0, 0]
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
-def test_a_folder_with_other_things_is_not_overwritten(tmp_path: Path) -> None:
-    """`write_model` accepts an empty folder or its own model, nothing else."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    write_model(TINY, folder)
-    write_model(TINY, folder)
-    config = json.loads((folder / "config.json").read_text())
-    assert (config["model_type"], config["tie_word_embeddings"]) == ("qwen3", True)
-    with pytest.raises(FileExistsError, match="is not this model"):
-        write_model(replace(TINY, layers=1), folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_the_server_can_use_it_without_mlx(folder: Path) -> None:
-    """Only the engine may import mlx; making a model must not."""
-    modules = "scheduler.models.random_qwen3, scheduler.engine.mlx.cpu.fast_blas"
-    program = f"import sys, {modules}; print('mlx' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+def test_it_loads_as_a_fast_tokenizer_with_exactly_8192_tokens() -> None:
+    """The ids that the model's config names are those of the tokenizer, and the added tokens come last."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER_FOLDER)
+    assert tokenizer.is_fast
+    assert len(tokenizer) == TINY.vocabulary == 8192
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", EOS_TOKEN_ID)
+    assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|endoftext|>", PAD_TOKEN_ID)
+    added = tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS, *MARKUP_TOKENS])
+    assert added == list(range(FIRST_ADDED_TOKEN_ID, TINY.vocabulary))
+    assert (TOKENIZER_FOLDER / "tokenizer.json").stat().st_size < 600_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
+from trio.testing import MockClock, trio_test
 
 from scheduler.processes.listener import IDENTIFY_SECONDS, MOST_UNIDENTIFIED, Dialed, Listener
 from scheduler.shared.framing import LENGTH_BYTES, encode
@@ -51,10 +52,6 @@ async def door() -> AsyncIterator[Door]:
         nursery.cancel_scope.cancel()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 async def reply(stream: trio.abc.Stream) -> HelloReply | None:
     """Return what the listener has answered, or None if it has closed without a word."""
     data = await heard(stream)
@@ -74,100 +71,78 @@ async def closed(stream: trio.abc.Stream) -> bool:
     return False
 
 
-def test_the_right_token_gets_through_with_what_follows_it() -> None:
+@trio_test
+async def test_the_right_token_gets_through_with_what_follows_it(autojump_clock: MockClock) -> None:
     """Also in pieces; not a byte behind the Hello is read by the listener."""
-
-    async def main() -> None:
-        async with door() as at:
-            whole = hello() + b"and more"
-            stream = await at.dial(*(whole[start : start + 5] for start in range(0, len(whole), 5)))
-            assert await reply(stream) == HelloReply(PROTOCOL_VERSION)
-            [dialed] = at.arrived
-            assert dialed.host == "mac-2"
-            assert await dialed.stream.receive_some() == b"and more"
-            assert at.listener.unidentified == 0
-
-    run(main)
+    async with door() as at:
+        whole = hello() + b"and more"
+        stream = await at.dial(*(whole[start : start + 5] for start in range(0, len(whole), 5)))
+        assert await reply(stream) == HelloReply(PROTOCOL_VERSION)
+        [dialed] = at.arrived
+        assert dialed.host == "mac-2"
+        assert await dialed.stream.receive_some() == b"and more"
+        assert at.listener.unidentified == 0
 
 
 @pytest.mark.parametrize("frame", [hello(SECRET), hello(role="rank 1")], ids=["token", "role"])
-def test_a_stranger_is_refused(frame: bytes) -> None:
-    async def main() -> None:
-        async with door() as at:
-            stream = await at.dial(frame)
-            refused = await reply(stream)
-            assert refused is not None
-            assert refused.refusal == "its token is wrong, or nobody waits for it"
-            assert await closed(stream)
-            assert at.arrived == []
-
-    run(main)
-
-
-@pytest.mark.parametrize("sent", [b"", hello(SECRET)[:-1]], ids=["nothing", "all but a byte"])
-def test_a_hello_has_a_second(sent: bytes) -> None:
-    async def main() -> None:
-        async with door() as at:
-            stream = await at.dial(sent)
-            started = trio.current_time()
-            assert await heard(stream) == b""
-            assert trio.current_time() - started == pytest.approx(IDENTIFY_SECONDS)
-
-    run(main)
+@trio_test
+async def test_a_stranger_is_refused(frame: bytes, autojump_clock: MockClock) -> None:
+    async with door() as at:
+        stream = await at.dial(frame)
+        refused = await reply(stream)
+        assert refused is not None
+        assert refused.refusal == "its token is wrong, or nobody waits for it"
+        assert await closed(stream)
+        assert at.arrived == []
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "seconds"),
     [
-        (MOST_HELLO_BYTES + 1).to_bytes(LENGTH_BYTES, "big"),
-        b"GET / HTTP/1.1\r\nHost: front\r\n\r\n",
-        (3).to_bytes(LENGTH_BYTES, "big") + b"abc",
-        encode(HelloReply(PROTOCOL_VERSION)),
+        pytest.param(b"", IDENTIFY_SECONDS, id="nothing"),
+        pytest.param(hello(SECRET)[:-1], IDENTIFY_SECONDS, id="all but a byte"),
+        pytest.param((MOST_HELLO_BYTES + 1).to_bytes(LENGTH_BYTES, "big"), 0, id="oversize"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: front\r\n\r\n", 0, id="HTTP"),
+        pytest.param(encode(HelloReply(PROTOCOL_VERSION)), 0, id="another message"),
     ],
-    ids=["oversize", "HTTP", "garbage", "another message"],
 )
-def test_what_is_no_hello_is_closed_at_once(sent: bytes) -> None:
-    """Without an answer, and before its second is over."""
+@trio_test
+async def test_a_hello_has_a_second_and_what_is_none_not_a_moment(
+    sent: bytes, seconds: float, autojump_clock: MockClock
+) -> None:
+    """It is closed without an answer."""
+    async with door() as at:
+        stream = await at.dial(sent)
+        started = trio.current_time()
+        assert await heard(stream) == b""
+        assert trio.current_time() - started == pytest.approx(seconds)
 
-    async def main() -> None:
-        async with door() as at:
-            stream = await at.dial(sent)
-            started = trio.current_time()
-            assert await heard(stream) == b""
-            assert trio.current_time() == started
 
-    run(main)
-
-
-def test_the_sixty_fifth_stranger_is_closed_at_once_and_the_others_are_not() -> None:
+@trio_test
+async def test_the_sixty_fifth_stranger_is_closed_at_once_and_the_others_are_not(
+    autojump_clock: MockClock,
+) -> None:
     """A second later there is room again."""
-
-    async def main() -> None:
-        async with door() as at:
-            strangers = [await at.dial() for _ in range(MOST_UNIDENTIFIED)]
-            await trio.testing.wait_all_tasks_blocked()
-            late = await at.dial()
-            assert await closed(late)
-            assert at.listener.unidentified == MOST_UNIDENTIFIED
-            assert not await closed(strangers[0])
-            await trio.sleep(IDENTIFY_SECONDS)
-            assert at.listener.unidentified == 0
-            assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
-
-    run(main)
+    async with door() as at:
+        strangers = [await at.dial() for _ in range(MOST_UNIDENTIFIED)]
+        await trio.testing.wait_all_tasks_blocked()
+        late = await at.dial()
+        assert await closed(late)
+        assert at.listener.unidentified == MOST_UNIDENTIFIED
+        assert not await closed(strangers[0])
+        await trio.sleep(IDENTIFY_SECONDS)
+        assert at.listener.unidentified == 0
+        assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
 
 
-def test_strangers_do_not_fill_the_log() -> None:
+@trio_test
+async def test_strangers_do_not_fill_the_log(autojump_clock: MockClock) -> None:
     """One line in ten seconds, which counts them; no token is in it."""
-
-    async def main() -> None:
+    with capture_logs() as logs:
         async with door() as at:
             for _ in range(100):
                 await at.dial(hello(SECRET))
             await trio.sleep(11)
             await at.dial(hello(SECRET))
-
-    with capture_logs() as logs:
-        run(main)
     assert [entry["refused"] for entry in logs] == [1, 101]
     assert SECRET not in str(logs)

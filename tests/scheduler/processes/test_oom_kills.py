@@ -10,10 +10,6 @@ from scheduler.processes.child_process import oom_kills
 
 MACHINE = {"proc/vmstat": "nr_free_pages 7\noom_kill 5\n"}
 V2 = {"proc/self/cgroup": "0::/penstock\n", "sys/fs/cgroup/penstock/memory.events": "oom 3\noom_kill 2\n"}
-V1 = {
-    "proc/self/cgroup": "4:cpu:/penstock\n9:memory:/penstock\n0::/\n",
-    "sys/fs/cgroup/memory/penstock/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-}
 
 
 @pytest.mark.parametrize(
@@ -23,14 +19,13 @@ V1 = {
         (MACHINE, 5),
         (MACHINE | {"proc/self/cgroup": "0::/\n"}, 5),
         (MACHINE | V2, 2),
-        (MACHINE | V1, 1),
         (MACHINE | V2 | {"sys/fs/cgroup/penstock/memory.events": "oom_group_kill 4\n"}, 5),
     ],
 )
 def test_the_count_of_the_group_goes_before_that_of_the_machine(
     files: dict[str, str], kills: int, tmp_path: Path
 ) -> None:
-    """Either version of control groups counts; nothing that is missing or cut raises."""
+    """Nothing that is missing or cut raises."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -176,15 +176,12 @@ _THOUGHTS = {
     "another name": "{{ m.reasoning }}",
     "parts": "{% if m.content is not string %}{% for p in m.content if p.type == 'thinking' %}"
     "{{ p.thinking }}{% endfor %}{% endif %}",
-    "blocks": "{% for b in m.content.blocks if b.type == 'thoughts' %}{{ b.text }}{% endfor %}",
     "dropped": "",
 }
-_WORDS = {
-    "parts": "{% if m.content is string %}{text}{% else %}{% for p in m.content if p.type == 'text' %}"
-    "{{ p.text }}{% endfor %}{% endif %}",
-    "blocks": "{% if m.content is string %}{text}{% else %}{% for b in m.content.blocks "
-    "if b.type == 'response' %}{{ b.text }}{% endfor %}{% endif %}",
-}
+_PARTS = (
+    "{% if m.content is string %}{text}{% else %}{% for p in m.content if p.type == 'text' %}{{ p.text }}"
+    "{% endfor %}{% endif %}"
+)
 HISTORIES = {
     "ids": _IDS,
     "calls": _COUNTS,
@@ -195,14 +192,9 @@ HISTORIES = {
 """What templates differ in when they write an answer's parts in a history."""
 FAMILIES = {
     "Qwen3": ("any", "all", "written", "reasoning_content", "any"),
-    "Qwen2.5": ("any", "all", "written", "dropped", "any"),
     "gpt-oss": ("any", "the first", "not with thoughts", "thinking", "any"),
-    "Llama 3": ("any", "one", "dropped", "dropped", "any"),
     "Mistral Small 3.2": ("nine letters", "all", "dropped", "dropped", "any"),
-    "Magistral": ("nine letters", "all", "written", "parts", "any"),
     "Kimi K2": ("the name's place", "all", "written", "reasoning_content", "any"),
-    "Command R7B": ("any", "all", "dropped", "another name", "any"),
-    "Apertus": ("any", "all", "written", "blocks", "any"),
     "LFM2": ("any", "none", "written", "dropped", "any"),
     "DeepSeek V3.2": ("any", "all", "written", "reasoning_content", "in system"),
 }
@@ -213,7 +205,7 @@ def history_template(ids: str, calls: str, beside: str, thoughts: str, tools: st
     """A template that takes an answer's thoughts, text and calls in these ways."""
     listed = "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
     anywhere, in_system = (listed, "") if tools == "any" else ("", listed)
-    text = _WORDS.get(thoughts, "{text}")
+    text = _PARTS if thoughts == "parts" else "{text}"
     return "".join(
         (
             f"{anywhere}{{% for m in messages %}}{{% if m.role == 'system' %}}{{{{ m.content }}}}{in_system}",

@@ -1,4 +1,4 @@
-"""Rendering of conversations: the template's input, and the templates that are programs."""
+"""Rendering of conversations: a template's input, templates that are programs, the order of messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 
 from scheduler.errors import TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.chat_template import renderer
+from scheduler.prompt.chat_template import alternating, renderer, strict
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Reasoning, Tool, ToolChoice
 from tests.fakes.served_tokenizers import write_tokenizer
@@ -68,6 +68,13 @@ def test_tools_are_offered_unless_none_may_be_called() -> None:
     assert asked(ChatPrompt(TURN))["tools"] is None
 
 
+@pytest.mark.parametrize("name", ["tokenize", "self"])
+def test_an_option_with_the_name_of_an_argument_fails_the_request(name: str) -> None:
+    """It is not taken for the argument."""
+    with pytest.raises(TemplateFailed):
+        HubTokenizer(TOKENIZER_FOLDER).render(ChatPrompt(TURN, {name: "x"}))
+
+
 @pytest.mark.parametrize(("thinking", "end"), [(None, "<think>"), (True, "<think>"), (False, "</think>")])
 def test_deepseeks_template_is_mlx_lms_program(thinking: bool | None, end: str) -> None:
     """No Jinja: the folder names it, and calls are written as the model's parser reads them."""
@@ -96,9 +103,19 @@ def test_a_program_writes_tools_where_there_is_no_system_message(tmp_path: Path)
     assert "## Tools" not in tokenizer.render(ChatPrompt(TURN[1:2]))
 
 
-@pytest.mark.parametrize("name", ["tokenize", "messages", "tools", "self"])
-def test_an_option_with_the_name_of_an_argument_fails_the_request(name: str) -> None:
-    """It is not taken for the argument."""
-    prompt = ChatPrompt(TURN, {name: "x"})
-    with pytest.raises(TemplateFailed):
-        HubTokenizer(TOKENIZER_FOLDER).render(prompt)
+def test_answers_in_a_row_are_one_with_all_thoughts_and_calls() -> None:
+    """Two agents may answer in turn, and one in two messages."""
+    messages: tuple[Message, ...] = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "", "tool_calls": [1]},
+        {"role": "assistant", "content": "c", "tool_calls": [2]},
+    )
+    joined = {"content": "b\n\nc", "reasoning_content": "hm", "tool_calls": [1, 2]}
+    assert strict(messages) == (messages[0], {"role": "assistant", **joined})
+
+
+def test_many_turns_of_one_speaker_are_joined_once() -> None:
+    """Joined one by one, 80,000 of them would copy their text as often: minutes."""
+    (turn,) = alternating([{"role": "user", "content": "x" * 50}] * 80_000)
+    assert turn["content"].count("\n\n") == 79_999

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -22,6 +20,7 @@ from scheduler.prompt.template_reading import fitted, reading_of
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message
 from tests.examples import examples
+from tests.fakes.served_tokenizers import write_tokenizer
 from tests.scheduler.prompt.composed_templates import loops
 from tests.scheduler.prompt.test_chat_template import CALL, TOOL, TURN
 
@@ -109,33 +108,6 @@ def test_each_turns_prompt_begins_with_the_one_before(name: str, prompt: ChatPro
         assert after.startswith(before)
 
 
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "role": st.sampled_from(["system", "user", "assistant", "tool"]),
-                "content": st.text("ab", max_size=3),
-            }
-        ),
-        min_size=1,
-    ).map(tuple),
-    st.booleans(),
-)
-def test_any_order_becomes_strict_turns(messages: tuple[Message, ...], system: bool) -> None:
-    """No role but the three, no two neighbours alike, a system turn only first; every word in its place."""
-    found = rewritten(ChatPrompt(messages, tools=(TOOL,)), system_turn=system).messages
-    roles = [message["role"] for message in found]
-    assert set(roles) <= {"system", "user", "assistant"}
-    assert all(one != other for one, other in pairwise(roles))
-    assert "system" not in (roles[1:] if system else roles)
-    text = "".join(message["content"] for message in found)
-    place = 0
-    for message in messages:
-        if message["role"] != "system":
-            place = text.index(message["content"], place)
-
-
 @pytest.mark.parametrize(
     ("template", "option", "wanted"),
     [
@@ -152,19 +124,9 @@ def test_a_model_is_native_generic_or_without(
     tmp_path: Path, template: str | None, option: str, wanted: str
 ) -> None:
     """By its template and whether a parser of its syntax is known; the operator's word goes before."""
-    folder = tmp_path / "model"
-    shutil.copytree(TOKENIZER_FOLDER, folder)
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    config = folder / "tokenizer_config.json"
-    config.write_text(without_template(config.read_text()))
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template)
-    tokenizer = HubTokenizer(folder, tool_parser=option)
+    write_tokenizer(tmp_path, "byte-level", template=template)
+    tokenizer = HubTokenizer(tmp_path, tool_parser=option)
     assert tokenizer.answer_format.tool_calls == wanted
     if template is not None:
         offered = "# Tools" in tokenizer.render(ChatPrompt(TURN[:2], tools=(TOOL,)))
         assert offered == (wanted == "generic")
-
-
-def without_template(config: str) -> str:
-    return json.dumps({name: value for name, value in json.loads(config).items() if name != "chat_template"})

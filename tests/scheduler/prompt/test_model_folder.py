@@ -23,14 +23,9 @@ def write(folder: Path, config: Any, generation: Any = None) -> Path:
     return folder
 
 
-def test_a_plain_model_says_what_is_needed(tmp_path: Path) -> None:
-    """Vocabulary, context and end of sequence from config.json."""
-    config = {"vocab_size": 8192, "max_position_embeddings": 4096, "eos_token_id": 2}
-    assert inspect(write(tmp_path, config)) == ModelFolder(tmp_path, 8192, 4096, frozenset({2}))
-
-
 def test_a_model_with_a_vision_part_keeps_its_text_settings_deeper(tmp_path: Path) -> None:
-    """`text_config` wins over the fields beside it; both name ends of sequence."""
+    """Vocabulary, context and end of sequence: `text_config` wins over the fields beside it; both name ends
+    of sequence."""
     text = {"vocab_size": 100, "max_position_embeddings": 50, "eos_token_id": 3}
     found = inspect(write(tmp_path, {"vocab_size": 7, "eos_token_id": 2, "text_config": text}))
     assert found == ModelFolder(tmp_path, 100, 50, frozenset({2, 3}))
@@ -39,13 +34,10 @@ def test_a_model_with_a_vision_part_keeps_its_text_settings_deeper(tmp_path: Pat
 @pytest.mark.parametrize(
     ("config", "generation", "eos"),
     [
-        ({"eos_token_id": 2}, None, {2}),
         ({"eos_token_id": [2, 3]}, None, {2, 3}),
         ({"eos_token_id": 2}, {"eos_token_id": [4, 5]}, {2, 4, 5}),
-        ({}, {"eos_token_id": 6}, {6}),
         ({"eos_token_id": None}, {"eos_token_id": None}, set()),
         ({"eos_token_id": 0}, None, {0}),
-        ({}, None, set()),
     ],
 )
 def test_every_way_of_naming_the_end_is_understood(
@@ -53,12 +45,6 @@ def test_every_way_of_naming_the_end_is_understood(
 ) -> None:
     """One id, a list, in either file, zero, null, nowhere."""
     assert inspect(write(tmp_path, config, generation)).eos_token_ids == eos
-
-
-def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
-    """The message names the option, the folder and the file."""
-    with pytest.raises(StartupError, match=r"--model: .* holds no config\.json"):
-        inspect(tmp_path)
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
@@ -69,10 +55,13 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
-    [(b"{", "cannot be read"), (b"[1]", "is not a JSON object"), (b'{"a": "\xff"}', "cannot be read")],
+    ("name", "broken", "words"),
+    [
+        ("config.json", b"{", "cannot be read"),
+        ("config.json", b'{"a": "\xff"}', "cannot be read"),
+        ("generation_config.json", b"[1]", "is not a JSON object"),
+    ],
 )
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_a_broken_file_is_refused_by_name(name: str, broken: bytes, words: str, tmp_path: Path) -> None:
     """Truncated downloads are the usual cause."""
     (write(tmp_path, {}) / name).write_bytes(broken)
@@ -120,9 +109,7 @@ def test_gguf_is_refused_with_what_to_do(model: str, tmp_path: Path, monkeypatch
     "wrong",
     [
         {"vocab_size": "many"},
-        {"max_position_embeddings": [1]},
         {"max_position_embeddings": float("inf")},
-        {"eos_token_id": {"a": 1}},
         {"eos_token_id": ["x"]},
         {"text_config": [1]},
     ],
@@ -132,18 +119,11 @@ def test_a_value_of_a_wrong_type_is_refused(wrong: dict[str, Any], tmp_path: Pat
         inspect(write(tmp_path, wrong))
 
 
-@pytest.mark.parametrize("model_type", ["qwen3", "mistral", "nemotron-nas", "lfm2-vl"])
-def test_known_types_pass(model_type: str) -> None:
-    """By their module, or by another name for it (mlx-lm's MODEL_REMAPPING)."""
-    check_type(model_type)
-
-
-@pytest.mark.parametrize("model_type", ["martian", "../utils", "qwen3.py"])
+@pytest.mark.parametrize("model_type", ["martian", "../utils", "qwen3.py", ""])
 def test_an_unknown_type_is_named_with_what_to_do(model_type: str) -> None:
-    with pytest.raises(StartupError, match=rf"no model of type '{re.escape(model_type)}': upgrade mlx-lm"):
+    """A known one passes by its module, or by another name for it (mlx-lm's MODEL_REMAPPING)."""
+    check_type("qwen3")
+    check_type("lfm2-vl")
+    words = f"no model of type '{model_type}': upgrade mlx-lm" if model_type else "names no model_type"
+    with pytest.raises(StartupError, match=re.escape(words)):
         check_type(model_type)
-
-
-def test_a_config_without_a_type_is_refused() -> None:
-    with pytest.raises(StartupError, match="names no model_type"):
-        check_type("")

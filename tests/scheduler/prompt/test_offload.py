@@ -13,7 +13,7 @@ from scheduler.errors import InvalidRequest
 from scheduler.offload import Lane
 from scheduler.prompt.offload import LARGE_CHARACTERS, PreparationOffLoop, is_large
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt, Tool
+from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt, Tool
 from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
@@ -77,29 +77,19 @@ def chat(*contents: Any, **fields: Any) -> ChatPrompt:
     return ChatPrompt(tuple({"role": "user", "content": content} for content in contents), **fields)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "large"),
-    [
-        pytest.param(TextPrompt(TEXT), False, id="a text"),
-        pytest.param(TextPrompt(TEXT + "x"), True, id="a longer text"),
-        pytest.param(TokenPrompt((1,) * (LARGE_CHARACTERS + 1)), False, id="tokens"),
-        pytest.param(chat(HALF), False, id="a message"),
-        pytest.param(chat(HALF, HALF), True, id="messages"),
-        pytest.param(chat([{"type": "text", "text": HALF}] * 2), True, id="parts of a message"),
-        pytest.param(chat(HALF, tools=(Tool("read", HALF),)), True, id="a tool"),
-        pytest.param(chat(HALF, template_options={"documents": [HALF]}), True, id="documents"),
-        pytest.param(chat(template_options={"numbers": [0] * LARGE_CHARACTERS}), True, id="many small ones"),
-    ],
-)
-def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write(prompt: Prompt, large: bool) -> None:
-    """Anywhere in the request; token ids are not text."""
-    assert is_large(prompt) == large
-
-
-def test_only_a_bounded_number_of_values_is_looked_at() -> None:
-    """The rest is counted in a thread."""
+def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write() -> None:
+    """Anywhere in the request; token ids are not text. Only a bounded number of values is looked at: the rest
+    is counted in a thread."""
+    large = (
+        TextPrompt(TEXT + "x"),
+        chat(HALF, HALF),
+        chat([{"type": "text", "text": HALF}] * 2),
+        chat(HALF, tools=(Tool("read", HALF),)),
+        chat(HALF, template_options={"documents": [HALF]}),
+        chat(template_options={"numbers": [0] * LARGE_CHARACTERS}),
+    )
+    assert all(map(is_large, large))
+    assert not any(map(is_large, (TextPrompt(TEXT), TokenPrompt((1,) * (LARGE_CHARACTERS + 1)), chat(HALF))))
     many = chat(*["x"] * 10_000)
-    assert is_large(many, max_values=2048) is None
-    assert is_large(many) is False
-    assert is_large(chat("x"), max_values=2048) is False
+    assert (is_large(many, max_values=2048), is_large(many)) == (None, False)
     assert is_large(chat(HALF, HALF), max_values=2048) is True

@@ -40,7 +40,8 @@ def budget_of(
 
 
 def test_the_request_s_number_then_its_effort_then_the_operator_s_default() -> None:
-    """In this order, in every combination; "unlimited" is an answer as any number is."""
+    """In this order, in every combination; "unlimited" is an answer as any number is. Reasoning that is
+    turned off is the effort none, which has no tokens unless the operator names another number."""
     for named, effort, table, default in product(
         (None, UNLIMITED_THINKING, 0, 7), (None, "low", "high"), ({}, {"low": 3, "high": None}), (None, 11)
     ):
@@ -52,35 +53,23 @@ def test_the_request_s_number_then_its_effort_then_the_operator_s_default() -> N
             assert budget.tokens == table[effort]
         else:
             assert budget.tokens == default
-
-
-def test_reasoning_turned_off_is_the_effort_none() -> None:
-    """No tokens, also where the template cannot turn it off, unless the operator names another number."""
-    silent = request(None, Reasoning(enabled=False, effort="low"))
-    table = {"low": 3, "none": 2}
-    for config, tokens in ((ThinkingConfig(9, table), 2), (ThinkingConfig(9, {"low": 3}), 0)):
-        budget = budget_of(HERMES, silent, config)
+    for table, tokens in (({"low": 3, "none": 2}, 2), ({"low": 3}, 0)):
+        off = request(None, Reasoning(enabled=False, effort="low"))
+        budget = budget_of(HERMES, off, ThinkingConfig(9, table))
         assert budget is not None
         assert budget.tokens == tokens
 
 
 def test_marks_are_the_format_s() -> None:
-    """Harmony's end leads to the next message; a call ends reasoning only where there are tools."""
-    plain = budget_of(HERMES)
-    assert plain is not None
-    assert (bytes(plain.start), bytes(plain.end)) == (b"<think>", b"</think>")
-    assert (plain.call_end, plain.anywhere, plain.opens) == ((), False, False)
-    with_tools = budget_of(HERMES, request(5, tools=TOOLS))
-    assert with_tools is not None
-    assert (bytes(with_tools.call_start), bytes(with_tools.call_end)) == (b"<tool_call>", b"</tool_call>")
-    harmony = budget_of(AnswerFormat(layout=Layout.HARMONY))
-    assert harmony is not None
-    assert bytes(harmony.start) == b"<|channel|>analysis<|message|>"
-    assert bytes(harmony.end) == b"<|end|><|start|>assistant"
-    assert harmony.anywhere
+    """A call ends reasoning only where there are tools."""
+    plain, with_tools = budget_of(HERMES), budget_of(HERMES, request(5, tools=TOOLS))
     always = budget_of(form(None, "deepseek_r1"))
+    assert plain is not None
+    assert with_tools is not None
     assert always is not None
-    assert always.opens
+    assert (bytes(plain.start), bytes(plain.end)) == (b"<think>", b"</think>")
+    assert (plain.call_end, plain.anywhere, plain.opens, always.opens) == ((), False, False, True)
+    assert (bytes(with_tools.call_start), bytes(with_tools.call_end)) == (b"<tool_call>", b"</tool_call>")
     assert budget_of(KIMI_K3) is not None
 
 
@@ -121,10 +110,10 @@ class Channels(ByteTokenizer):
 
 
 def test_of_marks_with_a_common_beginning_what_follows_it_is_held_back() -> None:
-    """After `<|channel|>` gpt-oss may still say "final"."""
+    """After `<|channel|>` gpt-oss may still say "final". Its end leads to the next message."""
     found = ThinkingBudgets(Channels(AnswerFormat(layout=Layout.HARMONY)), 8192, ThinkingConfig())
     budget = found.of(request(5), opens=False)
     assert budget is not None
     assert budget.start == (256, *b"analysis", 257)
     assert budget.held == 1
-    assert budget.end == (258, 259, *b"assistant")
+    assert (budget.end, budget.anywhere) == ((258, 259, *b"assistant"), True)

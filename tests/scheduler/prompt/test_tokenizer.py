@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -48,9 +49,14 @@ def test_a_text_that_the_library_panics_at_is_the_clients_error() -> None:
     assert hub().encode("Hi there") == before
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    """By name, to the operator, before anything else is loaded."""
+def test_a_folder_without_a_tokenizer_that_is_read_is_refused(tmp_path: Path) -> None:
+    """By name, to the operator, before anything else is loaded: also one whose tokens no table reads."""
     with pytest.raises(StartupError, match=str(tmp_path)):
+        HubTokenizer(tmp_path)
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(StartupError, match="neither in bytes nor as SentencePiece does"):
         HubTokenizer(tmp_path)
 
 

@@ -24,24 +24,17 @@ from scheduler.shared.messages import LogprobsOut
 from scheduler.structure import Pattern
 from tests.examples import examples
 from tests.fakes.scheduling import FOLDER
-from tests.fakes.served_tokenizers import EXACT, KINDS, tokenizer_of
+from tests.fakes.served_tokenizers import KINDS, tokenizer_of
 from tests.scheduler.answer.notations import pieces_of
 
 thoroughly = settings(max_examples=examples(100), deadline=None)
 every_kind = pytest.mark.parametrize("kind", KINDS)
-exact_kinds = pytest.mark.parametrize("kind", EXACT)
+CHAT = ChatPrompt(({"role": "user", "content": "a"},))
+every_prompt = pytest.mark.parametrize("prompt", [TextPrompt("The"), CHAT], ids=["text", "chat"])
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd▁"), max_size=30
 ) | st.text("The reads \n\taé你🦊", max_size=40)
-SPELLINGS = {
-    "byte-level": Spelling.BYTE_LEVEL,
-    "tekken": Spelling.BYTE_LEVEL,
-    "llama": Spelling.PIECES,
-    "gemma": Spelling.PIECES,
-    "unigram": Spelling.PIECES,
-    "wordpiece": Spelling.LIBRARY,
-}
 
 
 def read(detokenizer: Detokenizer, ids: Sequence[int]) -> str:
@@ -75,7 +68,7 @@ def spaced(tokenizer: HubTokenizer, word: str = "reads") -> list[int]:
     return ids[len(before) :]
 
 
-@exact_kinds
+@every_kind
 @thoroughly
 @given(text=texts)
 def test_a_text_survives_its_tokens(kind: str, text: str) -> None:
@@ -92,20 +85,27 @@ def test_a_text_survives_its_tokens(kind: str, text: str) -> None:
         assert b"".join(spelled) == text.encode()
 
 
-@cache
-def whole_tokens(kind: str) -> list[int]:
-    _, library = tokenizer_of(kind)
-    tokens = enumerate(map(library.id_to_token, range(library.get_vocab_size())))
-    return [token_id for token_id, token in tokens if not str(token).startswith("<0x")]
+@st.composite
+def ids_of(draw: st.DrawFn, kind: str) -> list[int]:
+    """Any tokens: special ones, words without their beginnings, ids of none. Where single bytes are tokens,
+    whose runs the library's decoder reads together, they spell whole characters."""
+    tokenizer, library = tokenizer_of(kind)
+    if tokenizer.spelling is Spelling.BYTE_LEVEL:
+        return draw(st.lists(st.integers(0, tokenizer.vocabulary + 9), max_size=40))
+    bytes_ = [library.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    whole = sorted({*range(library.get_vocab_size())} - {*bytes_})
+    characters = st.characters(exclude_categories=["Cs"])
+    spelled = characters.map(lambda letter: [bytes_[byte] for byte in letter.encode()])
+    return [*chain(*draw(st.lists(spelled | st.sampled_from(whole).map(lambda one: [one]), max_size=30)))]
 
 
 @every_kind
 @thoroughly
 @given(data=st.data())
 def test_any_tokens_read_in_a_stream_as_at_once(kind: str, data: st.DataObject) -> None:
-    """Special ones, and words without their beginnings; not single bytes, of which a decoder reads runs."""
+    """As the library reads them."""
     tokenizer, _ = tokenizer_of(kind)
-    ids = data.draw(st.lists(st.sampled_from(whole_tokens(kind)), max_size=20))
+    ids = data.draw(ids_of(kind))
     seen = [token_id for token_id in ids if token_id not in tokenizer.special_token_ids]
     assert read(tokenizer.detokenizer(), ids) == tokenizer.decode(seen)
 
@@ -125,10 +125,8 @@ def test_what_goes_on_after_a_text_is_the_rest_of_the_whole(kind: str, data: st.
         assert text.startswith(" ")
 
 
-@exact_kinds
-@pytest.mark.parametrize(
-    "prompt", [TextPrompt("The"), ChatPrompt(({"role": "user", "content": "a"},))], ids=["text", "chat"]
-)
+@every_kind
+@every_prompt
 def test_what_a_grammar_holds_has_every_byte_of_it(kind: str, prompt: Prompt) -> None:
     """A pattern with a space before it is answered with a space."""
     ready = preparation(kind)
@@ -137,7 +135,7 @@ def test_what_a_grammar_holds_has_every_byte_of_it(kind: str, prompt: Prompt) ->
     assert answered(ready, request, answer)[2] == " yes"
 
 
-@exact_kinds
+@every_kind
 def test_grammars_have_the_bytes_that_the_text_has(kind: str) -> None:
     """The library of grammars reads the vocabulary by itself."""
     tokenizer, library = tokenizer_of(kind)
@@ -153,10 +151,8 @@ def test_grammars_have_the_bytes_that_the_text_has(kind: str) -> None:
     }
 
 
-@exact_kinds
-@pytest.mark.parametrize(
-    "prompt", [TextPrompt("The"), ChatPrompt(({"role": "user", "content": "a"},))], ids=["text", "chat"]
-)
+@every_kind
+@every_prompt
 def test_log_probabilities_name_what_the_text_has(kind: str, prompt: Prompt) -> None:
     """Also the first token, whose space a new message lacks."""
     tokenizer, _ = tokenizer_of(kind)
@@ -180,40 +176,6 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> Non
     assert set(prepared.submit.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
 
 
-@exact_kinds
-@pytest.mark.parametrize("top_logprobs", [None, 1])
-def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs: int | None) -> None:
-    """It ends the answer in this order only, and the token's text appears in no other place."""
-    tokenizer, library = tokenizer_of(kind)
-    mark, other = (library.get_vocab()[token] for token in ("<|user|>", "<|tool|>"))
-    word, line = spaced(tokenizer), spaced(tokenizer, "yes")
-    request = GenerationRequest(
-        "", TextPrompt("The"), stop=("<|user|> yes", " reads<|tool|>"), top_logprobs=top_logprobs
-    )
-
-    def ended(*parts: list[int], included: bool = False) -> tuple[str, str | None]:
-        asked = replace(request, includes_stop=included, choices=2)
-        prepared = preparation(kind).prepare(asked)
-        found = set()
-        for pipeline in prepared.pipelines():
-            text = ""
-            for token in chain(*parts):
-                if not pipeline.stopped:
-                    entry = None if top_logprobs is None else LogprobsOut(-1.0, ())
-                    text += "".join(one.text for one in pipeline.read(token, entry))  # type: ignore[union-attr]
-            text += "".join(one.text for one in pipeline.end(FinishReason.LENGTH))  # type: ignore[union-attr]
-            found.add((text, pipeline.stop_string))
-        ((text, stop),) = found
-        return text, stop
-
-    assert ended(word, [mark], line, word) == (" reads", "<|user|> yes")
-    assert ended(word, [mark], line, word, included=True) == (" reads<|user|> yes", "<|user|> yes")
-    assert ended([other], word, [mark], word) == (" reads reads", None)
-    assert ended(line, word, [other], word) == (" yes", " reads<|tool|>")
-    assert ended(line, word, [other], word, included=True) == (" yes reads<|tool|>", " reads<|tool|>")
-    assert ended(word, [mark, other], line, included=True) == (" reads yes", None)
-
-
 @every_kind
 @given(text=texts | st.sampled_from(["<s>The", "<s>", "</s>The", "<s><s>a", ""]))
 @settings(max_examples=examples(40), deadline=None)
@@ -226,12 +188,11 @@ def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> N
     assert ready.tokenize(TextPrompt(text)).tolist() == whole
     assert ready.tokenize(TextPrompt(text, add_special_tokens=False)).tolist() == plain
     assert preparation(kind, bos=False).tokenize(TextPrompt(text)).tolist() == plain
-    chat = ChatPrompt(({"role": "user", "content": "a"},))
-    assert ready.tokenize(chat).tolist().count(start) == 1
+    assert ready.tokenize(CHAT).tolist().count(start) == 1
     assert ready.prepare(GenerationRequest("", TextPrompt(text))).submit.prompt.tolist() == whole
 
 
-@exact_kinds
+@every_kind
 def test_what_stands_before_a_text_is_no_part_of_it(kind: str) -> None:
     """Its log-probabilities have the token, and the text begins where it begins in an echo."""
     text = "The reads"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from scheduler.engines.multiplexer import Multiplexer
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.table import AWAITING, ENDING, Requests
+from scheduler.requests.table import ENDING, Requests
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
@@ -53,10 +53,6 @@ class Board:
         encode(message)  # As the link does, with all that it raises.
         self.sent.append(message)
 
-    def cancel(self, record: StreamRecord) -> None:
-        self.requests.move(record, Event.CANCEL)
-        self.reconcile()
-
     def reconcile(self) -> None:
         """As the pool does."""
         while self.requests.cancelling:
@@ -88,10 +84,6 @@ class Board:
         return list(self.requests.at("0").values())
 
     @property
-    def awaiting(self) -> list[StreamRecord]:
-        return list(self.requests.at(AWAITING).values())
-
-    @property
     def ending(self) -> list[StreamRecord]:
         return list(self.requests.at(ENDING).values())
 
@@ -111,8 +103,3 @@ def step(
         [Retired(request_id, reason, detail) for request_id, reason in retired],
         Counters(),
     )
-
-
-def letters(request_id: int, text: str) -> list[StepOutput]:
-    """One step a byte."""
-    return [step(tokens=[(request_id, byte)]) for byte in text.encode()]

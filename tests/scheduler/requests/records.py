@@ -22,7 +22,6 @@ def make_record(
     arrived_at: float = 0.0,
     tenant: str = "",
     session: str | None = None,
-    priority: int = 0,
     timeout_seconds: float | None = None,
     max_tokens: int = 8,
 ) -> StreamRecord:
@@ -31,7 +30,6 @@ def make_record(
         stop=stop,
         tenant=tenant,
         session=session,
-        priority=priority,
         timeout_seconds=timeout_seconds,
     )
     tokens = compact(prompt or [1, 2, 3])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -80,54 +79,12 @@ def test_a_reader_that_comes_last_finds_at_most_one_event_of_each_kind(
     assert play(Mailbox(), [*done, *texts]) == [*progress, *text, END]
 
 
-@pytest.mark.parametrize("again", [END, None])
-def test_nothing_follows_the_final_event(again: Finished | None) -> None:
-    """A second end, or text after the end, is a bug of the caller."""
-    mailbox = Mailbox()
-    mailbox.put_final(END)
-    with pytest.raises(AssertionError):
-        mailbox.put(TextDelta("late")) if again is None else mailbox.put_final(again)
-
-
-def read_mailbox() -> tuple[Mailbox, RequestStream]:
-    doorbell, record = Doorbell(), make_record()
-    record.mailbox = Mailbox(doorbell)
-    return record.mailbox, RequestStream([record], doorbell)
-
-
-@trio_test
-async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
-    """It sleeps while nothing waits, wakes for each put, and after the final event gets EndOfChannel."""
-    mailbox, stream = read_mailbox()
-    heard: list[StreamEvent] = []
-
-    async def read() -> None:
-        while True:
-            try:
-                heard.append((await stream.receive_choice())[1])
-            except trio.EndOfChannel:
-                return
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        for event in (Prefilling(1, 3), TextDelta("a"), TextDelta(""), TextDelta("b"), END):
-            await trio.testing.wait_all_tasks_blocked()
-            match event:
-                case Prefilling():
-                    mailbox.put_progress(event)
-                case TextDelta():
-                    mailbox.put(event)
-                case Finished():
-                    mailbox.put_final(event)
-    assert heard == [Prefilling(1, 3), TextDelta("a"), TextDelta("b"), END]
-    with pytest.raises(trio.EndOfChannel):
-        await stream.receive_choice()
-
-
 @trio_test
 async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     """A keep-alive is a wait with a deadline: the next event is still delivered."""
-    mailbox, stream = read_mailbox()
+    doorbell, record = Doorbell(), make_record()
+    mailbox = record.mailbox = Mailbox(doorbell)
+    stream = RequestStream([record], doorbell)
     with trio.CancelScope() as scope:
         scope.cancel()
         await stream.receive_choice()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from scheduler.errors import GrammarLimit, InvalidRequest, LinkError, RequestFailed
-from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, ToolCallStarted, Usage
+from scheduler.events import Failed, Finished, FinishReason
 from scheduler.shared.messages import (
     Cancel,
     Counters,
@@ -18,30 +19,6 @@ from scheduler.shared.messages import (
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
-
-
-def test_progress_text_and_end_arrive_in_the_request_that_they_name() -> None:
-    """Two requests in one step, each with its own. The step names those that it moved and that go on."""
-    board = Board()
-    one, two = board.submit(make_record(1)), board.submit(make_record(2))
-    assert board.route(step(prefills=[(2, 3, 3), (1, 2, 3)])) == [one, two]
-    assert one.mailbox.take_nowait() == Prefilling(2, 3)
-    board.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
-    moved = board.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
-    assert events_of(two) == [TextDelta("bc"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
-    assert events_of(one) == [TextDelta("a")]
-    assert (board.left, board.on_board, moved) == ([two], [one], [one])
-
-
-def test_only_the_last_of_a_steps_tokens_is_the_stop_token() -> None:
-    """The accepted ones before it are text, whatever stands between them in the step. Its usage
-    includes it, as vLLM's does."""
-    board = Board()
-    one, two = board.submit(make_record(1)), board.submit(make_record(2))
-    tokens = [(1, ord("a")), (2, ord("x")), (1, ord("b")), (2, EOS), (1, ord("c"))]
-    board.route(step(tokens=tokens, retired=[(2, "stop")]))
-    assert events_of(one) == [TextDelta("abc")]
-    assert events_of(two) == [TextDelta("x"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
 
 
 def test_waits_are_observed_for_readers_only() -> None:
@@ -67,8 +44,7 @@ def test_one_step_makes_no_request_trusted() -> None:
         board.route(step(tokens=[(1, ord("a"))] * 16))
     assert record.trusted
     board.lose_all()
-    [lost] = board.awaiting
-    board.multiplexer.take(lost)
+    board.multiplexer.take(record)
     board.route(step(tokens=[(1, ord("a"))] * 16))
     assert not record.trusted
 
@@ -121,18 +97,31 @@ def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
     assert record.outcome == outcome
 
 
-def test_a_prefill_after_the_first_token_is_an_error_of_the_link() -> None:
-    """No working engine says so: the supervisor then replaces it, and the service goes on."""
+@pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
+def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: FinishReason) -> None:
+    """The engine died within the frame that ended it: there is nothing to resume."""
     board = Board()
-    board.submit(make_record(1))
-    board.route(step(tokens=[(1, 65)]))
+    record = board.submit(make_record(max_tokens=2))
+    board.route(step(tokens=[(1, ord("a"))]))
     with pytest.raises(LinkError):
-        board.route(step(prefills=[(1, 1, 2)]))
+        board.route(
+            step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
+        )
+    board.lose_all()
+    [final] = finals_of(events_of(record))
+    assert isinstance(final, Finished)
+    assert final.reason is reason
+    assert board.left == [record]
 
 
-def test_a_call_is_noted_by_its_name() -> None:
-    """As it is put into the mailbox."""
-    record = make_record(1, session="agent")
-    record.put(ToolCallStarted(0, "id", "search"))
-    assert record.called == {"search"}
-    assert record.mailbox.take_nowait() == ToolCallStarted(0, "id", "search")
+def test_what_a_dead_engine_held_is_held_no_more() -> None:
+    """Its answer is complete, and says so of what it asked to hold."""
+    board = Board()
+    record = make_record(max_tokens=1)
+    record.submit = msgspec.structs.replace(record.submit, holds=((1, 60.0),))
+    board.submit(record)
+    board.route(step(tokens=[(1, ord("a"))]))
+    board.lose_all()
+    [final] = finals_of(events_of(record))
+    assert isinstance(final, Finished)
+    assert final.hold_refusal == "the engine died"

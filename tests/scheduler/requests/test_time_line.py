@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.requests.lifecycle import IN_ENGINE, State
+from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
 from scheduler.shared.messages import Counters, PrefillOut, StepOutput, WaitOut
 from tests.examples import examples
@@ -129,15 +128,3 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
         ("decode", 9.0, 9.5),
         ("preempted", 9.5, 10.0),
     ]
-
-
-@pytest.mark.parametrize(
-    ("write", "what"), [*(("enter", one) for one in (*IN_ENGINE, State.AWAITING_ENGINE)), ("chunk", 1)]
-)
-def test_each_writer_is_contained(write: str, what: object) -> None:
-    """Here by a time that cannot be compared."""
-    line = TimeLine(0.0)
-    arguments = (what, "now") if write == "enter" else ("now", what)
-    line.enter(State.DECODING, 0.0)
-    getattr(line, write)(*arguments)
-    assert isinstance(line.failure, TypeError)

@@ -87,6 +87,7 @@ def _all_is_charged_and_watched(scheduler: Scheduler, here: Sequence[StreamRecor
         own = [one for one in here if one.request.tenant == tenant]
         assert account.waiting == sum(one.state is State.QUEUED for one in own)
         assert account.running == sum(one.dispatched_at is not None for one in own)
+    assert len(expiry._heap) <= 2 * len(expiry) + 18, "deadlines that were forgotten pile up"
     timed = {one.request_id for one in here if one.outcome is None and expiry._limits(one)}
     assert timed <= expiry._watched.keys() <= {one.request_id for one in here}
 

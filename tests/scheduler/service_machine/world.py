@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 import structlog.testing
@@ -20,9 +20,9 @@ from scheduler.config import RecoveryConfig
 from scheduler.engines.boundary import MemoryShare
 from scheduler.errors import SchedulerError, StartupError
 from scheduler.events import AnswerPiece, Failed, Finished, TextDelta
-from scheduler.fleet.fleet import Fleet, FleetMemory
+from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.model import Model
 from scheduler.offload import Lane
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import Part, StreamRecord
@@ -67,12 +67,10 @@ class Setup:
     adapters: int
 
 
-class OneFits(FleetMemory):
+class OneFits:
     """Memory for one model."""
 
-    @property
-    def budget_bytes(self) -> int:
-        return 100
+    budget_bytes = 100
 
     def need_bytes(self, model: str) -> int:
         return 60
@@ -149,8 +147,11 @@ class World:
         if setup.models == 1:
             self.fleet = Fleet.of("m0", self.schedulers[0])
         else:
-            traits = [ModelTraits(f"m{n}", idle_seconds=90.0 if n else None) for n in range(setup.models)]
-            self.fleet = Fleet(list(map(Model, traits, self.schedulers)), self.shared or OneFits())
+            models = [
+                Model(name, scheduler, idle_seconds=90.0 if name != "m0" else None)
+                for name, scheduler in zip(names, self.schedulers, strict=True)
+            ]
+            self.fleet = Fleet(models, self.shared or cast(MemoryBudget, OneFits()))
 
     def _scheduler(self, model: int) -> Scheduler:
         setup, shared = self.setup, self.shared

@@ -16,7 +16,7 @@ from msgspec import inspect
 
 from scheduler.errors import LinkError
 from scheduler.shared.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, server_inbound
-from scheduler.shared.messages import Cancel, Fault, FromEngine, Loading, ToEngine
+from scheduler.shared.messages import Cancel, Fault, FromEngine, ToEngine
 from scheduler.shared.token_ids import compact
 from tests.examples import examples
 from tests.fakes.mutation import mutations
@@ -103,19 +103,6 @@ def test_every_report_arrives_whole_whatever_the_pieces(messages: list[FromEngin
     assert read(server_inbound(), data, [1] * len(data)) == messages
 
 
-@thoroughly
-@given(message=from_engine, following=from_engine, cut=st.integers(0, 1000))
-def test_a_message_does_not_wait_for_the_next_one(
-    message: FromEngine, following: FromEngine, cut: int
-) -> None:
-    """Data after a whole frame is kept until it is a frame itself, and delays nothing."""
-    reader = server_inbound()
-    next_frame = encode(following)
-    cut %= len(next_frame)
-    assert list(reader.feed(encode(message) + next_frame[:cut])) == [message]
-    assert list(reader.feed(next_frame[cut:])) == [following]
-
-
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
     """Garbage must not make the reader buffer gigabytes: the fourth byte is enough."""
     reader = server_inbound()
@@ -173,11 +160,3 @@ def test_a_prompt_that_is_not_token_ids_is_refused(prompt: object) -> None:
     submit = ["submit", 1, prompt, 1, [], ["x"]]
     with pytest.raises(LinkError, match="bytes"):
         list(engine_inbound().feed(frame(msgspec.msgpack.encode(submit))))
-
-
-def test_what_came_before_the_garbage_is_delivered() -> None:
-    """The reader yields each whole message before it looks at the next frame."""
-    messages = server_inbound().feed(encode(Loading("weights")) + frame(b"\xc1"))
-    assert next(messages) == Loading("weights")
-    with pytest.raises(LinkError):
-        next(messages)

@@ -56,21 +56,16 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
     }
 
 
-_NODE = _object({"value": _TEXT, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}})
 _KINDS: list[dict[str, Any]] = [_TEXT, {"type": "integer"}, {"type": "number"}, {"type": "boolean"}]
 _SCHEMAS: dict[str, Any] = {
     "any JSON": {},
     "100 optional fields": _object({f"field_{n}": _KINDS[n % 4] for n in range(100)}, []),
-    "300 fields": _object({f"field_{n}": _KINDS[n % 4] for n in range(300)}),
     "100 variants": {
         "anyOf": [_object({"type": {"const": f"kind_{n}"}, f"v{n}": _TEXT}) for n in range(100)]
     },
     "60 variants that begin alike": {
         "anyOf": [_object({"text": _TEXT, "note": _TEXT, f"v{n}": _TEXT}) for n in range(60)]
     },
-    "a tree": {"$ref": "#/$defs/node", "$defs": {"node": _NODE}},
-    "1,000 names": _object({"name": {"enum": [f"country {n}" for n in range(1000)]}}),
-    "a long text": _object({"text": {"type": "string", "minLength": 10, "maxLength": 2000}}),
 }
 
 

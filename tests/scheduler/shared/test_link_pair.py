@@ -12,31 +12,22 @@ from scheduler.shared.framing import encode
 from scheduler.shared.messages import StepOutput, TokenOut
 
 REAL = socket.socketpair
-MACOS_BYTES = 8192
-ROWS = 32
-PAUSE_STEPS = 12
-"""There are this many steps of 4 ms in a pause of the server's loop of 50 ms."""
 
 
-@pytest.fixture(autouse=True)
-def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs have macOS's 8 KiB unless more is asked for."""
+def small() -> tuple[socket.socket, socket.socket]:
+    """Pairs of macOS have 8 KiB unless more is asked for. Linux doubles what it is given."""
+    ends = REAL()
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    return ends
 
-    def small() -> tuple[socket.socket, socket.socket]:
-        ends = REAL()
-        for end in ends:
-            # Linux doubles what it is given.
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MACOS_BYTES // 2)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MACOS_BYTES // 2)
-        return ends
 
+def test_the_steps_of_a_pause_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine does not wait for a server that reads nothing for 50 ms: 12 steps of 32 rows."""
     monkeypatch.setattr(socket, "socketpair", small)
-
-
-def test_the_steps_of_a_pause_fit() -> None:
-    """The engine does not wait for a server that reads nothing for 50 ms."""
-    frame = encode(StepOutput([TokenOut(row, 100_000 + row) for row in range(ROWS)], [], [], Counters()))
+    frame = encode(StepOutput([TokenOut(row, 100_000 + row) for row in range(32)], [], [], Counters()))
     ours, theirs = link_pair()
     with ours, theirs:
         theirs.setblocking(False)
-        assert sum(theirs.send(frame) for _ in range(PAUSE_STEPS)) == PAUSE_STEPS * len(frame)
+        assert sum(theirs.send(frame) for _ in range(12)) == 12 * len(frame)

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from scheduler.shared import model_fingerprint
 from scheduler.shared.folder.weight_files import INDEX
 from scheduler.shared.model_fingerprint import fingerprint
-from tests.examples import examples
 from tests.scheduler.shared.folder.test_weight_files import of, write
 
 WEIGHTS = "model-00001-of-00002.safetensors"
-LARGE_BYTES = 40 << 20
 
 
 @pytest.fixture
@@ -62,30 +58,6 @@ def test_a_copy_has_the_same_fingerprint_wherever_it_lies(model: Path, tmp_path:
     (copy / "onnx" / "config.json").write_text("for another program")
     assert fingerprint(copy) == first
     assert len(bytes.fromhex(first)) == 32
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A model in one file of weights, most of it holes of zeros, and its fingerprint."""
-    folder = tmp_path_factory.mktemp("large")
-    (folder / "config.json").write_text("{}")
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write((2).to_bytes(8, "little") + b"{}")
-        file.truncate(LARGE_BYTES)
-    return folder, fingerprint(folder)
-
-
-@given(at=st.integers(0, LARGE_BYTES - 1))
-@settings(
-    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_two_models_of_equal_shapes_differ_by_one_byte_anywhere(large: tuple[Path, str], at: int) -> None:
-    """Also between what a sample would read."""
-    folder, before = large
-    flip(folder / "model.safetensors", at)
-    changed = fingerprint(folder)
-    flip(folder / "model.safetensors", at)
-    assert changed != before == fingerprint(folder)
 
 
 @pytest.mark.parametrize(

@@ -158,23 +158,6 @@ def test_one_unknown_token_is_waited_for_only_where_it_matters(
     assert (held and held.token) == (expected and expected.token)
 
 
-def test_an_opening_mark_in_a_text_is_text() -> None:
-    """Where reasoning begins an answer or not at all: an answer may quote the mark, before and after."""
-    quoted = [8, THINK, *[8] * 9]
-    assert steered(QWEN, quoted) == quoted
-    assert steered(QWEN, [THINK, 8, END, *quoted]) == [THINK, 8, END, *quoted]
-    assert steered(QWEN, [BLANK, BLANK, THINK, *[8] * 6])[-2:] == [END, 8]
-
-
-def test_a_tool_call_in_the_middle_of_reasoning_ends_it() -> None:
-    """Nothing is forced into the calls and words that follow."""
-    calls = _replace(QWEN, call_start=(6,), call_end=(7,), opens=True)
-    said = [8, 6, 8, 7, *[8] * 9]
-    assert steered(calls, said) == said
-    assert ThinkingLimit(calls, said).reasoning_tokens == 3
-    assert steered(calls, [8, 7, 8, 8, 8, 8])[4] == END, "the end of a call that never began is a word"
-
-
 def test_the_middle_of_reasoning_and_what_follows_it_wait_for_nothing() -> None:
     """Only the last step before the end and the end itself do; of a text none."""
     random_words = [random.Random(1).randrange(4, 9) for _ in range(30)]

@@ -14,10 +14,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.engines.engine import EngineProcess
 from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
-from scheduler.shared.messages import Counters, ScriptedPlan
-from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import Metrics
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
@@ -126,28 +123,3 @@ async def test_a_broken_time_line_is_counted_and_logged_once(
         assert await texts_of(scheduler) == expected
     assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["time_line"]
     assert sample(scheduler.metrics.registry, "penstock_telemetry_failures_total", part="time_line") == 6
-
-
-def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
-    """The second may be another bug."""
-    containment = Containment(Metrics())
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    with structlog.testing.capture_logs() as lines:
-        for error in (ValueError("a"), ValueError("b"), KeyError("c")):
-            containment.run("log", fail, error)
-    assert len(lines) == 2
-
-
-def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
-    """Counters before a broken one continue correctly."""
-    metrics = Metrics().of_model("tiny")
-    engine = metrics.of_engine("0")
-    totals = EngineTotals(engine)
-    engine.step_rows = BrokenInstrument()  # type: ignore[assignment]
-    for tokens in (5, 9):
-        with pytest.raises(BugError):
-            totals.take(Counters(steps=tokens, generated_tokens=tokens))
-    assert sample(metrics.registry, "penstock_generated_tokens_total") == 9

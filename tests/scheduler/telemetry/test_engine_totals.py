@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from scheduler.engine.budget.policy import Relief
 from scheduler.engine.drafts.row_drafts import SOURCES
@@ -13,7 +14,6 @@ from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import (
-    DIRECTIONS,
     DRAFT_SOURCES,
     RELIEF_LEVELS,
     STEPS,
@@ -48,9 +48,6 @@ steps = st.builds(Step, few, few, few, few)
 lives = st.lists(st.lists(steps, max_size=6), max_size=5)
 
 
-PARTS = ("used", "limit", "available", "chunk_peak")
-
-
 def read(metrics: ModelMetrics, name: str, **labels: str) -> float:
     """Return the value of engine 0."""
     value = metrics.registry.get_sample_value(name, {"model": "tiny", "engine": "0", **labels})
@@ -62,24 +59,16 @@ def over(metrics: ModelMetrics, name: str, label: str, values: tuple[str, ...]) 
     return [read(metrics, name, **{label: value}) for value in values]
 
 
-def test_the_levels_of_relief_have_their_names() -> None:
+def test_each_change_of_relief_is_logged_by_name() -> None:
+    totals = EngineTotals(Metrics().of_model("tiny").of_engine("0"))
+    with capture_logs() as logs:
+        for relief in (0, 1, 2, 2, 0):
+            totals.take(Counters(guard=MemoryState(relief=relief)))
+    assert [line["level"] for line in logs] == ["evict", "small_chunks", "none"]
+
+
+def test_labels_are_the_engines_names() -> None:
     assert tuple(level.name.lower() for level in Relief) == RELIEF_LEVELS
-
-
-def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
-    metrics = Metrics().of_model("tiny")
-    totals = EngineTotals(metrics.of_engine("0"))
-    for relief in (0, 1, 2, 2, 1, 0, 3):
-        totals.take(Counters(guard=MemoryState(relief=relief, used=5 + relief, limit=9, available=-1)))
-    assert read(metrics, "penstock_memory_relief") == 3
-    assert over(metrics, "penstock_memory_relief_changes_total", "direction", DIRECTIONS) == [3, 2]
-    assert over(metrics, "penstock_memory_guard_bytes", "part", PARTS) == [8, 9, -1, 0]
-    totals.forget()
-    assert read(metrics, "penstock_memory_relief") == 0
-    assert over(metrics, "penstock_memory_guard_bytes", "part", PARTS) == [0, 0, -1, 0]
-
-
-def test_the_labels_of_drafts_are_the_engines_sources() -> None:
     assert (*SOURCES, "other") == DRAFT_SOURCES
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 
 import pytest
-import trio
 from trio.testing import MockClock, trio_test
 
-from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN
-from scheduler.request import GenerationRequest
-from scheduler.service import Scheduler
+from scheduler.errors import Draining, QueueFull, SchedulerError, TenantLimit, Unavailable
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import FlowStatistics
+from scheduler.telemetry.labels import REJECTIONS
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
-from scheduler.telemetry.observation import band_of, observe_flows
-from scheduler.telemetry.vllm_names import VllmNames
-from tests.cancellation.bench import Bench
+from scheduler.telemetry.observation import observe_flows, rejection_reason
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import Events, answer, ask, make_scheduler, running
@@ -27,15 +22,15 @@ def series(metrics: ModelMetrics) -> int:
     return sum(len(family.samples) for family in metrics.registry.collect())
 
 
-def flow(tenant: str, session: str = "", priority: int = 0, **facts: float) -> FlowStatistics:
+def flow(tenant: str, session: str = "", priority: int = 0) -> FlowStatistics:
     return FlowStatistics(
         priority=priority,
         tenant=tenant,
         session=session,
         requests=1,
-        prompt_tokens=int(facts.get("tokens", 10)),
-        oldest_seconds=facts.get("oldest", 1.0),
-        tenant_service_tokens=facts.get("service", 0.0),
+        prompt_tokens=10,
+        oldest_seconds=1.0,
+        tenant_service_tokens=0.0,
         session_service_tokens=0.0,
     )
 
@@ -54,23 +49,19 @@ def test_ten_thousand_tenants_and_sessions_make_no_series() -> None:
     assert value("penstock_tenant_queued_requests", tenant="acme") == 1
 
 
-def test_bands_are_by_the_sign_of_the_priority() -> None:
-    """Lower goes first."""
-    assert [band_of(priority) for priority in (-10, -1, 0, 1, 10)] == [
-        "urgent",
-        "urgent",
-        "normal",
-        "background",
-        "background",
-    ]
-    metrics = Metrics().of_model("tiny")
-    observe_flows(metrics, [flow("a", priority=-3, oldest=9.0), flow("b", priority=-1, tokens=5)])
-    value = partial(sample, metrics.registry)
-    assert value("penstock_band_queued_requests", band="urgent") == 2
-    assert value("penstock_band_queued_prompt_tokens", band="urgent") == 15
-    assert value("penstock_band_oldest_queued_seconds", band="urgent") == 9.0
-    observe_flows(metrics, [])
-    assert value("penstock_band_oldest_queued_seconds", band="urgent") == 0.0
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (QueueFull("no"), "queue_full"),
+        (TenantLimit("no", retry_after_seconds=1.0), "tenant_limit"),
+        (Draining("no"), "draining"),
+        (Unavailable("no"), "unavailable"),
+    ],
+)
+def test_every_refusal_has_its_reason(error: SchedulerError, reason: str) -> None:
+    """One of those that are there from the start."""
+    assert rejection_reason(error) == reason
+    assert reason in REJECTIONS
 
 
 @trio_test
@@ -107,64 +98,3 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
     assert value("penstock_cancel_seconds_count") == 1
     assert 0 < value("penstock_cancel_seconds_sum") <= 1.0
     assert value("penstock_request_seconds_count") == 0
-
-
-@trio_test
-async def test_who_awaits_an_engine_is_in_no_state_of_one(autojump_clock: MockClock) -> None:
-    """Until another has resumed it: then it decodes there."""
-    bench = Bench()
-    async with running(bench.scheduler), trio.open_nursery() as nursery:
-        client = await bench.strand(nursery)
-        bench.scheduler.operations.observe()
-        assert bench.sample("penstock_awaiting_engine_requests") == 1
-        assert bench.sample("penstock_engine_state_requests") == 0
-        assert bench.sample("penstock_engines", condition="restarting") == 1
-        had = len(client.text)
-        await bench.wait_for(lambda: len(client.text) > had)
-        bench.scheduler.operations.observe()
-        assert bench.sample("penstock_awaiting_engine_requests") == 0
-        assert bench.sample("penstock_engine_state_requests", state="decoding") == 1
-        assert bench.sample("penstock_engines", condition="ready") == 1
-        client.leave()
-
-
-async def _all_choices(scheduler: Scheduler, request: GenerationRequest) -> None:
-    """Read the answers to their ends."""
-    with suppress(trio.EndOfChannel):
-        async with scheduler.stream(request) as stream:
-            while True:
-                await stream.receive_choice()
-
-
-def _check_prompt_tokens(metrics: ModelMetrics) -> tuple[float, float, float]:
-    """Check that vLLM's prompt tokens add up, and return all of them, the cached ones and those of finished
-    requests."""
-    value = partial(sample, metrics.registry)
-    whole, cached = value("vllm:prompt_tokens_total"), value("vllm:prompt_tokens_cached_total")
-    assert whole == value("vllm:prompt_tokens_by_source_total")
-    assert cached == value("vllm:prompt_tokens_by_source_total", source="local_cache_hit")
-    assert cached <= whole, "no hit rate above 1"
-    return whole, cached, value("vllm:request_prompt_tokens_sum")
-
-
-@trio_test
-async def test_vllms_prompt_tokens_add_up_after_cancels_and_preemptions(autojump_clock: MockClock) -> None:
-    """Whatever ended a choice, and however often it began: what engines did is computed or cached."""
-    plan = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=16)
-    scheduler = make_scheduler(LoopbackLauncher(), plan, kv_cache_bytes=200 * KV_BYTES_PER_TOKEN)
-    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
-
-    async def leave(text: str, after_seconds: float) -> None:
-        with trio.move_on_after(after_seconds):
-            await _all_choices(scheduler, ask(text, choices=3, max_tokens=60))
-
-    async with running(scheduler), trio.open_nursery() as nursery:
-        for number in range(6):
-            stays = ask(f"{number} keeps its place", choices=3, max_tokens=60)
-            nursery.start_soon(_all_choices, scheduler, stays)
-            nursery.start_soon(leave, f"{number} leaves " + "soon " * 12, 0.03 + 0.2 * number)
-    value = partial(sample, scheduler.metrics.registry)
-    assert value("vllm:num_preemptions_total") > 0
-    assert value("vllm:request_success_total", finished_reason="abort") > 0
-    whole, _, finished = _check_prompt_tokens(scheduler.metrics)
-    assert whole > finished > 0

@@ -10,8 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.mlx.adapters.adapted_layers import adapt, adapt_sorting
-from scheduler.engine.mlx.adapters.layers import Factors
+from scheduler.engine.mlx.adapters.layers import Factors, adapt, adapt_sorting
 from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
 from scheduler.shared.adapter_files import AdapterRefused, check_unchanged

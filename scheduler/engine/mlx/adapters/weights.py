@@ -10,8 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.mlx.adapters.adapted_layers import kind_of
-from scheduler.engine.mlx.adapters.layers import Layer
+from scheduler.engine.mlx.adapters.layers import Layer, kind_of
 from scheduler.shared.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
 from scheduler.shared.device_errors import is_device_error
 

@@ -3,7 +3,7 @@
 MLX makes one libm call per number, 0.5 ms for 32 rows of 1,152, which is best for few. In the graph, from the
 bits of a power of two, it takes a fourth of that; on the host, by NumPy, a fourteenth, but the step waits.
 With the 13M benchmark model a chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92.
-`upstream/gate.py` makes models call it.
+`upstream/apply.py` makes models call it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ class BatchGeometry:
     __slots__ = (
         "_after",
         "_columns",
-        "_first_positions",
         "_offsets",
         "_places",
         "groups",
@@ -82,7 +81,6 @@ class BatchGeometry:
         self._offsets: tuple[int, mx.array] | None = None
         self._columns: tuple[tuple[int, int], mx.array] | None = None
         self._places: tuple[tuple[int, int, int], Places] | None = None
-        self._first_positions: mx.array | None = None
 
     def after(
         self, paths: tuple[Path, ...], padding: tuple[int, ...], lags: tuple[int, ...] = ()
@@ -103,14 +101,6 @@ class BatchGeometry:
             own = zip(self.shared_tokens, ends, self.padding, strict=True)
             self._offsets = end, mx.array([shared + own_end - padding for shared, own_end, padding in own])
         return self._offsets[1]
-
-    @property
-    def first_positions(self) -> mx.array:
-        """Return (rows,): the position that each row's first column would have, were it not padding."""
-        if self._first_positions is None:
-            own = zip(self.shared_tokens, self.padding, strict=True)
-            self._first_positions = mx.array([shared - padding for shared, padding in own])
-        return self._first_positions
 
     def columns(self, end: int, tokens: int) -> mx.array:
         """Return (rows, tokens): where the next tokens of rows that lag are written, in layers whose columns

@@ -117,11 +117,6 @@ class BatchRows:
         """Return the position of each row's next token."""
         return self._geometry.offsets(self._private.end)
 
-    @property
-    def first_positions(self) -> mx.array:
-        """Return (rows,): the position that each row's first column would have, were it not padding."""
-        return self._geometry.first_positions
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append to each row. Return all of the rows' own keys and values. Where they are packed, nothing is
         unpacked before it is evaluated: our attention reads `packed`."""

@@ -146,7 +146,9 @@ class PoolingBackend:
         if self._token_seconds is not None:
             predicted_seconds = self._token_seconds * self._most_tokens
         with slices(self._model, predicted_seconds, device().traits.evaluation_seconds):
-            computed = self._read_whole([row for row in ending if not row.layers])
+            whole, computed = [row for row in ending if not row.layers], 0
+            for group in groups_of([row.sequence.prompt_tokens for row in whole], self._most_tokens):
+                computed += self._read_together([whole[at] for at in group])
             for row in going:
                 end = row.sequence.computed_tokens + sizes[row.sequence.request_id]
                 computed += self._read_chunk(row, end)
@@ -165,30 +167,19 @@ class PoolingBackend:
             prefill_seconds=seconds,
         )
 
-    def _read_whole(self, rows: Sequence[PooledRow]) -> int:
-        """Read whole prompts, in groups of similar lengths. Return the tokens computed."""
-        lengths = [row.sequence.prompt_tokens for row in rows]
-        groups = groups_of(lengths, self._most_tokens)
-        return sum(self._read_together([rows[at] for at in group]) for group in groups)
-
     def _read_together(self, rows: Sequence[PooledRow]) -> int:
         """Read whole prompts. Return the tokens computed, padding included."""
         prompts = [row.sequence.tokens[: row.sequence.prompt_tokens].tolist() for row in rows]
         lengths = [len(prompt) for prompt in prompts]
         longest = max(lengths)
         padded = mx.array([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
-        hidden = self._hidden(padded, lengths)
+        both_ways = {"lengths": mx.array(lengths)} if self._pooler.two_way else {}
+        hidden = self._body(padded, **both_ways)
         for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             row.add(hidden[at, :length], self._pooler.tokens)
             row.sequence.computed_tokens = length
         mx.eval([row.found for row in rows])
         return len(rows) * longest
-
-    def _hidden(self, padded: mx.array, lengths: Sequence[int]) -> mx.array:
-        """Return the final hidden states, (rows, longest, hidden size)."""
-        both_ways = {"lengths": mx.array(list(lengths))} if self._pooler.two_way else {}
-        hidden: mx.array = self._body(padded, **both_ways)
-        return hidden
 
     def _read_chunk(self, row: PooledRow, end: int) -> int:
         """Read the row's prompt up to `end`, or only count that where it must be read as a whole. Return the

@@ -1,7 +1,9 @@
-"""The seam between the two ways to choose tokens: MLX's graph (`graph_chooser.py`), NumPy
-(`host_chooser.py`).
+"""What is chosen of the logits of a batch, by MLX's graph (`draw.py`) or by NumPy (`host_chooser.py`).
 
-`tests/scheduler/engine/mlx/sampling/test_rows_sampler.py` holds both to one contract.
+Both have one contract (`tests/scheduler/engine/mlx/sampling/test_rows_sampler.py`): penalties, cut-offs and
+draws for (rows, vocabulary) float32 logits, -inf where a token is masked. No row's logits or parameters
+raise, or change another row's token. A row is failed (`verify`) if the score of its best token is not finite,
+and if one of its logits is NaN.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -42,20 +43,3 @@ class Chosen:
                 row.failure = self.errors[place]
             elif not math.isfinite(score):
                 row.failure = NOT_FINITE
-
-
-class Chooser(Protocol):
-    """Penalties, cut-offs and draws for the rows of one batch. Rebuilt when rows join or leave."""
-
-    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        """Return one token for each row. `logits`: (rows, vocabulary) float32, -inf where a token is masked;
-        `inputs`: (rows,), the tokens that they follow.
-
-        No row's logits or parameters raise, or change another row's token. A row is failed (`verify`) if the
-        score of its best token is not finite, and if one of its logits is NaN.
-        """
-        ...
-
-    def leave(self) -> None:
-        """Write the token counts back to the rows."""
-        ...

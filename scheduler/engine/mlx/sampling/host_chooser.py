@@ -28,7 +28,7 @@ _Floats = npt.NDArray[np.float32]
 
 
 class HostChooser:
-    """A `Chooser` for the rows of one batch, which hold their own counts."""
+    """For the rows of one batch, which hold their own counts."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = tuple(rows)

@@ -71,7 +71,7 @@ class RowSampling:
             self.bias = mx.zeros((self.vocabulary,), mx.float32).at[ids].add(values)
         if penalises(params):
             counts = HostCounts if self.on_host else TokenCounts
-            self.counts = counts.of(prompt, output, self.vocabulary, params.repetition_context)
+            self.counts = counts.of(prompt, output, self.vocabulary)
 
     @property
     def failure_reason(self) -> str | None:

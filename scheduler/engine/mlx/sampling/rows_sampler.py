@@ -2,7 +2,7 @@
 
 Every operation works row by row, so neighbours and their order change nothing. The order is: bias, the mask
 of stop tokens (`min_tokens`), that of reasoning's opening mark, grammars, then penalties and the argmax or a
-draw (`graph_chooser.py`, `host_chooser.py`), which never choose a masked token. A token that the thinking
+draw (`draw.py`, `host_chooser.py`), which never choose a masked token. A token that the thinking
 budget forces replaces what was chosen, so nothing outweighs it.
 """
 
@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from scheduler.engine.constraint import allowed_tokens, mask_stops
-from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
-from scheduler.engine.mlx.sampling.draw import gumbel
-from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
+from scheduler.engine.mlx.sampling.chooser import Chosen
+from scheduler.engine.mlx.sampling.draw import GraphChooser, gumbel
 from scheduler.engine.mlx.sampling.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.mlx.sampling.row_arrays import put
@@ -50,7 +49,7 @@ class RowsSampler:
         self.draws_on_host = on_host and any(row.counts is not None or row.cuts for row in rows)
         """Whether a call waits for the logits, which stalls the device's pipeline: therefore rows without
         penalties and cut-offs stay in the graph, except for their random numbers."""
-        self._chooser: Chooser
+        self._chooser: GraphChooser | HostChooser
         if self.draws_on_host:
             self._chooser = HostChooser(self.rows)
         else:

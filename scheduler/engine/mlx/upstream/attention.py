@@ -16,15 +16,14 @@ from scheduler.engine.mlx.cpu.softmax import FEW
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.shared_attention import shared_attention
-from scheduler.engine.mlx.upstream.replacement import replace
 
 _FEW_QUERIES = 16
 """Most queries of a row in a step with drafts. Longer chunks are for the fused kernel: all their scores would
 be in memory, and unpacking takes little of their time."""
-_ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
+ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
 
 
-def _dispatch(
+def dispatch(
     queries: mx.array,
     keys: mx.array,
     values: mx.array,
@@ -42,7 +41,7 @@ def _dispatch(
     ours = device().traits.exp_is_slow and _scores(queries, keys) > FEW and not hasattr(cache, "bits")
     if groups or ours:
         return shared_attention(queries, keys, values, groups, scale, _array(mask, queries, keys), sinks)
-    return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+    return ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
 def _scores(queries: mx.array, keys: mx.array) -> int:
@@ -55,7 +54,3 @@ def _array(mask: Any, queries: mx.array, keys: mx.array) -> mx.array | None:
         mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
     array: mx.array | None = mask
     return array
-
-
-def take_over() -> None:
-    replace(base, "scaled_dot_product_attention", _ordinary, _dispatch)

@@ -19,6 +19,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.normalization import RMSNorm
 from mlx.nn.layers.quantized import QuantizedLinear
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
@@ -200,38 +201,27 @@ class _Part:
 
     share: _Share
 
-    def __call__(self, x: mx.array) -> mx.array:
-        share = self.share
-        if share.x is x:
-            part: mx.array = share.part
-            share.x = share.part = None
-            return part
-        product = share.product
-        if min(x.size // x.shape[-1], MANY) in product.exact:
-            return product.give(share, product.whole(x), x)
-        alone: mx.array = super().__call__(x)  # type: ignore[misc]
-        return alone
-
-
-class _ExpertsPart:
-    """A layer of experts that takes a part of a product."""
-
-    share: _Share
-
-    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+    def __call__(
+        self, x: mx.array, indices: mx.array | None = None, sorted_indices: bool = False
+    ) -> mx.array:
+        """`indices`: of experts, which share one product for any number of tokens."""
         share = self.share
         if share.x is x and share.indices is indices:
             part: mx.array = share.part
             share.x = share.indices = share.part = None
             return part
         product = share.product
-        return product.give(share, product.whole(x, indices, sorted_indices=sorted_indices), x, indices)
+        if indices is not None:
+            return product.give(share, product.whole(x, indices, sorted_indices), x, indices)
+        if min(x.size // x.shape[-1], MANY) in product.exact:
+            return product.give(share, product.whole(x), x)
+        alone: mx.array = super().__call__(x)  # type: ignore[misc]
+        return alone
 
 
 @cache
 def _part_of(kind: Any) -> type[Any]:
-    ours: type[Any] = _ExpertsPart if issubclass(kind, _EXPERTS) else _Part
-    return type(f"{ours.__name__}Of{kind.__name__}", (ours, kind), {})
+    return type(f"_PartOf{kind.__name__}", (_Part, kind), {})
 
 
 def are_experts(module: Any) -> bool:
@@ -240,3 +230,20 @@ def are_experts(module: Any) -> bool:
 
 def arrays_of(module: Any) -> dict[str, mx.array]:
     return {name: array for name, array in module.items() if isinstance(array, mx.array)}
+
+
+_SHIFTED = {
+    "mlx_lm.models.gemma3_text.RMSNorm",
+    "mlx_lm.models.minimax_m3_vl.GemmaRMSNorm",
+    "mlx_lm.models.muse_glimmer.CenteredRMSNorm",
+}
+"""By name, so that no module is imported for it."""
+
+
+def shift_once(model: Any) -> None:
+    """Add 1 to the weight of norms that do so in each call, as Gemma's."""
+    for _, part in model.named_modules():
+        kind = type(part)
+        if f"{kind.__module__}.{kind.__name__}" in _SHIFTED:
+            part.weight = 1.0 + part.weight
+            part.__class__ = RMSNorm

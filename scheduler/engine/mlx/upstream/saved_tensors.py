@@ -1,10 +1,9 @@
 """Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it does.
 
-Written against mlx-lm 0.32.2. ernie4_5_moe: see `ernie4_5_moe.py`. falcon_h1: its factors belong into the
-weights of keys and values, too (mlx-lm #1622, closed without a change). gpt2: only the first published files
-have no `transformer.` in their names. gpt_oss: experts that are not packed are (experts, inputs, outputs)
-with gates and ups in turn (#1079, closed without a change). olmo_hybrid: transformers names two norms
-otherwise. gpt2 and olmo_hybrid are not reported.
+Written against mlx-lm 0.32.2. ernie4_5_moe: see `mend.py`. gpt2: only the first published files have no
+`transformer.` in their names. gpt_oss: experts that are not packed are (experts, inputs, outputs) with gates
+and ups in turn (mlx-lm #1079, closed without a change). olmo_hybrid: transformers names two norms otherwise.
+gpt2 and olmo_hybrid are not reported.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import mlx.core as mx
 
-from scheduler.engine.mlx.upstream.ernie4_5_moe import correct_choice
+from scheduler.engine.mlx.upstream.mend import correct_choice
 
 Weights: TypeAlias = dict[str, mx.array]
 
@@ -31,20 +30,6 @@ def _ernie4_5_moe(model: Any, weights: Weights) -> Weights:
         if name in weights and hasattr(layer.mlp, "switch_mlp"):
             correct_choice(layer.mlp, weights[name])
     return weights
-
-
-def _falcon_h1(model: Any, weights: Weights) -> Weights:
-    convolution = next((one for name, one in weights.items() if name.endswith("conv1d.weight")), None)
-    if convolution is None or convolution.shape[-1] <= convolution.shape[1]:
-        return weights  # mlx-lm's own form: what was left out there is unknown.
-    keys, values = float(model.args.key_multiplier), float(model.args.attention_in_multiplier)
-    factors = {".self_attn.k_proj.weight": keys, ".self_attn.v_proj.weight": values}
-    found = dict(weights)
-    for name, one in weights.items():
-        for ending, factor in factors.items():
-            if name.endswith(ending):
-                found[name] = mx.multiply(one, factor)
-    return found
 
 
 def _gpt2(model: Any, weights: Weights) -> Weights:
@@ -80,10 +65,7 @@ def _gpt_oss(model: Any, weights: Weights) -> Weights:
 
 _READERS: Final[Mapping[str, Callable[[Any, Weights], Weights]]] = {
     "ernie4_5_moe": _ernie4_5_moe,
-    "falcon_h1": _falcon_h1,
     "gpt2": _gpt2,
     "gpt_oss": _gpt_oss,
     "olmo_hybrid": _olmo_hybrid,
 }
-REREAD: Final = frozenset({"falcon_h1"})
-"""Modules whose states on disk are others than without this file."""

@@ -1,4 +1,5 @@
-"""Arguments in every notation leave while they are written, and what is read back is what was written."""
+"""Arguments in every notation leave while they are written, and what is read back is what was written; a call
+that is cut off or alone ends where it is."""
 
 from __future__ import annotations
 
@@ -15,35 +16,13 @@ from scheduler.events import FinishReason
 from scheduler.request import Tool
 from tests.examples import examples
 from tests.scheduler.answer.notations import Message, fed, form, message_of, pipeline
-from tests.scheduler.answer.oracle import PARSERS, can_carry, judged
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
 EVERY = pytest.mark.parametrize("name", TEMPLATES)
 FRAGMENTS = (
-    *(
-        "a",
-        "é",
-        "🦊",
-        " ",
-        "\n",
-        "\t",
-        "\\",
-        "\\n",
-        '"',
-        "'",
-        "<",
-        ">",
-        "&",
-        "&amp;",
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ":",
-    ),
-    *("null", "None", "7", "</", "<parameter=x>", "</parameter", "<arg_value>", "</arg_value", "</invoke>"),
-    *("<|", '<|"', "<esc", "</function>", "</｜DSML｜", "<![CDATA[", "]]", "(", ")", "=", "'''", '"""'),
+    *("a", "é", "🦊", *" \n\t\\\"'<>&{}[],:()=", "\\n", "&amp;", "null", "None", "7", "'''", '"""'),
+    *("</", "<parameter=x>", "</parameter", "<arg_value>", "</arg_value", "</invoke>", "<![CDATA[", "]]"),
+    *("<|", '<|"', "<esc", "</function>", "</｜DSML｜"),
 )
 """What texts are made of here: above all beginnings and pieces of marks, also of other notations."""
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
@@ -78,9 +57,6 @@ VALUES: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
         st.fixed_dictionaries({"a": texts, "b": st.integers(0, 9)}),
     ),
 }
-NESTED = ("list", "object")
-AGREED = ("text", "choice", "whole", "real", "flag", "list", "object")
-"""Schemas with which mlx-lm's parsers change no text that is in doubt."""
 TOOL = Tool(
     "edit-file",
     "",
@@ -152,34 +128,6 @@ def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObje
     assert message == read(template, raw, [])
 
 
-def agrees(template: Template, value: Any) -> bool:
-    """Whether mlx-lm's parser can read the value back."""
-    if isinstance(value, list):
-        return all(agrees(template, each) for each in value)
-    if isinstance(value, dict):
-        return agrees(template, list(value.values()))
-    if not isinstance(value, str):
-        return True
-    judged_well = can_carry(template.parser, [(TOOL.name, {"text": value})])
-    return carries(template, value) and judged_well and not any(mark in value for mark in template.confuses)
-
-
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if TEMPLATES[name].parser in PARSERS])
-@settings(deadline=None, max_examples=examples(15))
-@given(data=st.data())
-def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
-    """The judge of every notation: its reading of the whole block, coerced."""
-    template = TEMPLATES[name]
-    keys = data.draw(st.lists(st.sampled_from(AGREED), unique=True, min_size=1, max_size=5))
-    arguments = {
-        key: data.draw(VALUES[key][1].filter(lambda value: agrees(template, value)))
-        for key in keys
-        if template.nests or key not in NESTED
-    } or {"whole": 1}
-    raw = template.render([(name_in(template), arguments)])
-    assert list(read(template, raw, []).calls) == judged(template.parser, raw, tools_for(template))
-
-
 LONG = "if a < b:\n    return 'no'\n" * 40
 HELD_BACK = 60
 """More characters than the longest mark that may begin, its escapes included."""
@@ -208,3 +156,30 @@ def test_a_long_text_leaves_while_it_is_written(key: str, name: str) -> None:
         # A text in JSON or Python has its escapes already.
         assert sent[position] >= len(written if "\n" in raw[begun:ended] else raw[begun:position]) - HELD_BACK
     assert sent[-1] <= sent[ended] + HELD_BACK
+
+
+@EVERY
+def test_a_call_that_is_cut_off_ends_where_it_is(name: str) -> None:
+    """max_tokens in the middle of an argument: what was sent stays the beginning of an object, as in JSON."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), {"text": "/srv\n/data"})])
+    cut = raw[: raw.index("data")]
+    answer = pipeline(form(template.parser), tools=tools_for(template))
+    message, reason = message_of(answer, [cut.encode()], FinishReason.LENGTH)
+    assert (reason, message.malformed, message.text) == (FinishReason.LENGTH, [], "")
+    assert message.arguments == ['{"text": "/srv\\n/']
+
+
+@EVERY
+def test_one_call_is_all_where_the_client_wants_no_more(name: str) -> None:
+    """parallel_tool_calls false, also where one pair of marks has several calls: the row ends with the first,
+    and not with the mark behind the others, which would be generated for nothing."""
+    template = TEMPLATES[name]
+    tools, first = tools_for(template), (name_in(template), {"text": "/srv/data", "whole": 3})
+    several = template.render([first, (name_in(template), {"text": "/srv/data"})])
+    for raw in (several, template.render([first]).removesuffix(template.closing)):
+        for chunks in ([raw.encode()], [bytes([byte]) for byte in raw.encode()]):
+            answer = pipeline(form(template.parser), tools=tools, parallel=False)
+            message, reason = message_of(answer, chunks, FinishReason.LENGTH)
+            assert (message.malformed, message.calls) == ([], (first,))
+            assert (answer.stopped, reason) == (True, FinishReason.TOOL_CALLS)

@@ -9,15 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
-from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from scheduler.answer.text_stream import Heavy
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.kv.cache_layout import row_bytes
-from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -27,10 +24,8 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
 from scheduler.shared.messages import (
-    PROTOCOL_VERSION,
     Load,
     LogprobsOut,
-    Ready,
     Retired,
     StepOutput,
     Submit,
@@ -40,6 +35,7 @@ from scheduler.shared.token_ids import compact
 from scheduler.structure import JsonText, Structure
 from tests.scheduler.answer.notations import pieces_of
 from tests.scheduler.engine.mlx.loads import load_of
+from tests.scheduler.engine.mlx.reuse import loaded_model
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)
 SILENT = Reasoning(enabled=False)
@@ -103,11 +99,7 @@ class GrammarModel:
 
     def backend(self, load: Load) -> MlxBackend:
         """As an engine process would make it for `load`, whose model it does not look at."""
-        used = make_prompt_cache(self.model)
-        self.model(mx.array([[0]]), cache=used)
-        held = row_bytes(used)
-        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", self.vocabulary, held.token_bytes, 0, "float32")
-        return MlxBackend(LoadedModel(self.model, ready, held), load, grammars=Grammars(self.tokenizer))
+        return MlxBackend(loaded_model(self.model, "qwen3"), load, grammars=Grammars(self.tokenizer))
 
 
 class GrammarEngine:

@@ -62,6 +62,15 @@ class Heard:
     prompt_logprobs: list[LogprobsOut] = field(default_factory=list)
 
 
+def loaded_model(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> LoadedModel:
+    """As `load` describes it."""
+    used = make_prompt_cache(model)
+    vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
+    held = row_bytes(used, PACKINGS[kv_cache_dtype])
+    ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
+    return LoadedModel(model, msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype), held)
+
+
 def disk_of(backend: MlxBackend) -> PrefixDisk:
     """Return what it has of its disk tier, which is open."""
     assert backend._disk is not None
@@ -85,18 +94,13 @@ class ReuseEngine:
     ) -> None:
         """By default, whatever two rows share they share in place, however little it is, and `batching` is
         what the check at load finds. `budget_tokens`: how many fit into the KV budget, in place of bytes."""
-        self.model = model
-        used = make_prompt_cache(model)
-        vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
-        held = row_bytes(used, PACKINGS[kv_cache_dtype])
+        self.model, loaded = model, loaded_model(model, family, kv_cache_dtype)
         if budget_tokens:
-            budget_bytes = held.held(budget_tokens) + KEY_BYTES * budget_tokens
-        ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
-        ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
+            budget_bytes = loaded.row_bytes.held(budget_tokens) + KEY_BYTES * budget_tokens
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         self.backend = MlxBackend(
-            LoadedModel(model, ready, held),
+            loaded,
             load,
             tier=tier,
             group_cost_tokens=group_cost_tokens,
@@ -201,12 +205,7 @@ def batching_of(model: Any, family: str) -> Batching:
 
 def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> Batching:
     """The check at load."""
-    packing = PACKINGS[kv_cache_dtype]
-    used = make_prompt_cache(model)
-    vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
-    held = row_bytes(used, packing)
-    ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
-    ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
+    loaded = loaded_model(model, family, kv_cache_dtype)
     fields = {
         "max_slots": load_check.CHECK_ROWS,
         "prefill_chunk_tokens": load_check.CHECK_CHUNK_TOKENS,
@@ -214,12 +213,10 @@ def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> B
     }
     load = load_of(Path(), kv_cache_bytes=_PLENTY, **fields)
 
-    loaded = LoadedModel(model, ready, held)
-
     def make(batching: Batching) -> MlxBackend:
         return MlxBackend(loaded, load, group_cost_tokens=0, batching=batching)
 
-    return load_check.check(model, vocabulary, make, packing=packing)
+    return load_check.check(model, loaded.description.vocabulary, make, packing=PACKINGS[kv_cache_dtype])
 
 
 def engine_of(family: str, **changes: Any) -> ReuseEngine:

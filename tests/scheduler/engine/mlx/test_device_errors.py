@@ -113,18 +113,6 @@ def test_no_block_is_of_an_evaluation_that_failed_last(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_no_log_probability_of_a_prompt_is_of_a_failed_evaluation() -> None:
-    """They leave with their chunk."""
-    with forced(METAL):
-        engine = engine_of("qwen3")
-        submit = engine.submit(words(30, 2), prompt_logprobs=1)
-        engine.iterate([submit])
-        known = len(engine.heard[submit.request_id].prompt_logprobs)
-        with failing(DeviceFault(1, TEXTS[0], late=True)), pytest.raises(RuntimeError, match="Insufficient"):
-            engine.iterate()
-    assert len(engine.heard[submit.request_id].prompt_logprobs) == known
-
-
 def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = _serving(tmp_path), words(290, 3)
     engine.ask(engine.submit(prompt))
@@ -141,30 +129,9 @@ def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pyt
     disk_of(second.backend).tier.close(_SOON)
 
 
-@pytest.mark.long
-def test_none_in_five_hundred_runs(tmp_path: Path) -> None:
-    raised = sum(
-        _served(tried, tmp_path / str(at)).raised for at, tried in enumerate(_some(_RUNS, 40, seed=2))
-    )
-    assert raised > 0.5 * _RUNS, raised
-
-
 @pytest.mark.parametrize("text", TEXTS)
 def test_each_text_is_the_device_s(text: str) -> None:
     assert is_device_error(RuntimeError(text))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("[matmul] Last dimension of first input with shape (1,3) must match"),
-        RuntimeError("[metal::Device] Unable to load kernel sdpa_vector"),
-        AttributeError("'MallocCache' object has no attribute 'offset'"),
-    ],
-)
-def test_what_a_model_raises_is_its_own(error: Exception) -> None:
-    """The check at load falls back for it."""
-    assert not is_device_error(error)
 
 
 @pytest.mark.parametrize("number", [8, 20, 60])

@@ -5,23 +5,15 @@ That each request has its own tokens on either side of a branch: `zoo/test_meeti
 
 from __future__ import annotations
 
-import gc
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from scheduler.engine.device import Traits
-from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.device import CUDA, METAL, X86, MlxDevice, forced
-from scheduler.engine.mlx.loading import load
-from scheduler.engine.pace import PrefillPace
-from tests.contracts.journal import prefixes_of, request
-from tests.repo.tree import ROOT, modules
-from tests.scheduler.engine.mlx.loads import load_of
+from tests.contracts.journal import prefixes_of
 from tests.scheduler.engine.mlx.reuse import engine_of, words
 
 
@@ -69,61 +61,15 @@ def test_cached_prefixes_stay_below_half_of_the_device_s_buffers() -> None:
 def test_only_metal_keeps_memory_wired(
     device: Traits, limit: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them; two
-    engines on a Mac have half of the memory each."""
+    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them, and
+    nothing is freed under a step in flight; two engines on a Mac have half of the memory each."""
     calls: list[object] = []
+    monkeypatch.setattr(mx, "synchronize", lambda: calls.append("waited"))
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("cleared"))
     monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
     monkeypatch.setattr(mx, "set_wired_limit", calls.append)
     MlxDevice(device).wire_weights(limit)
-    assert calls == (["cleared", *asked] if asked else [])
-
-
-def test_wiring_is_set_once_in_an_engine_s_life(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By none of the load check's batches, nor by the batch, as mlx-lm's would, nor when they are collected,
-    nor when the parent changes the limit."""
-    asked: list[int] = []
-
-    def wire(most: int) -> int:
-        asked.append(most)
-        return 1
-
-    monkeypatch.setattr(mx, "set_wired_limit", wire)
-    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
-    monkeypatch.setattr(mx, "device_info", lambda *of: {"max_recommended_working_set_size": 1 << 40})
-    with forced(METAL):
-        backend = load(load_of(tiny_folder, memory_limit=float(2 << 30)), lambda stage: None)
-        assert len(asked) == 1
-        loop = EngineLoop(backend, 2, PrefillPace(64))
-        loop.iterate([request(1, [1, 2, 3], 4)])
-        while not loop.idle:
-            loop.iterate([])
-        del loop, backend
-        gc.collect()
-    assert len(asked) == 1
-
-
-def test_nothing_is_freed_under_a_step_in_flight_on_metal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its command buffers hold no references. Elsewhere a wait would only cost time."""
-    calls: list[str] = []
-    monkeypatch.setattr(mx, "synchronize", lambda: calls.append("waited"))
-    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("freed"))
-    MlxDevice(METAL).clear_pool()
-    MlxDevice(METAL).free_buffers()
-    assert calls == ["waited", "freed"] * 2
-    calls.clear()
-    MlxDevice(CUDA).free_buffers()
-    assert calls == ["freed"]
-
-
-def test_buffers_are_freed_and_wired_in_one_place() -> None:
-    """So that the tests above hold for all of it."""
-    users = [
-        str(path.relative_to(ROOT))
-        for path in modules("scheduler")
-        if re.search(r"mx\.(clear_cache|set_wired_limit)\b", path.read_text())
-    ]
-    assert users == ["scheduler/engine/mlx/device.py"]
+    assert calls == (["waited", "cleared", *asked] if asked else [])
 
 
 @pytest.mark.parametrize(("device", "allowed"), [(METAL, 300 << 20), (X86, 64 << 20)])

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
 from scheduler.engine.mlx.environment import drop_compiled, set_defaults
+from scheduler.engine.mlx.load_check import computes_in_float32
 from scheduler.engine.mlx.loading import load
-from scheduler.engine.mlx.sharing_check import computes_in_float32, shares_in_place
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Ready
 from tests.scheduler.engine.mlx.families import random_model
@@ -37,13 +35,6 @@ def test_cuda_never_raises_for_shapes_that_it_has_not_cached() -> None:
         "MLX_CUDA_GRAPH_CACHE_SIZE": "800",
         "MLX_PTX_CACHE_DIR": "kernels",
     }
-
-
-def test_compiled_kernels_are_the_users_own_and_of_one_release(tmp_path: Path) -> None:
-    """MLX's own place can be written by everybody, and a place that is given to it has no release in it."""
-    environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    set_defaults(environment)
-    assert environment["MLX_PTX_CACHE_DIR"] == str(tmp_path / "penstock" / f"mlx-cuda-{version('mlx')}")
 
 
 def test_half_a_kernel_is_not_met_by_the_next_engine(tmp_path: Path) -> None:
@@ -106,18 +97,3 @@ def test_where_an_operator_wants_tf32_the_checks_know(
     with forced(CUDA):
         assert _loaded(tiny_folder, "float32").float32 == "tf32"
         assert not computes_in_float32(model)
-        monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _coarse)
-        assert shares_in_place(model)
-
-
-_exact = mx.fast.scaled_dot_product_attention
-
-
-def _coarse(*args: mx.array, **fields: object) -> mx.array:
-    """With 10 bits of mantissa, and so unlike the part that is shared in place."""
-    return _exact(*(_rounded(array) for array in args), **fields)  # type: ignore[arg-type]
-
-
-def _rounded(array: mx.array) -> mx.array:
-    bits = array.view(mx.uint32)
-    return ((bits + 0x1000) & 0xFFFFE000).view(mx.float32)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx import loading
@@ -16,7 +14,6 @@ from scheduler.engine.mlx.group_cost import (
     SHORT_TOKENS,
     Times,
     agreed_cost,
-    cost_in_tokens,
     group_cost_tokens,
 )
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
@@ -36,11 +33,6 @@ def _times(group_tokens: float) -> Times:
         _BASE + ROWS * LONG_TOKENS * _TOKEN,
         _BASE + LONG_TOKENS * _TOKEN + group_tokens * _TOKEN,
     )
-
-
-def test_copies_that_cost_nothing_say_nothing() -> None:
-    """There is no token to count in."""
-    assert cost_in_tokens(Times(_BASE, _BASE, 2 * _BASE), LONG_TOKENS) is None
 
 
 @pytest.mark.parametrize(
@@ -71,21 +63,6 @@ def test_models_with_layers_of_any_kind_are_measured(family: str) -> None:
     """Windows and states beside what is shared; by a scripted clock, in which a group costs 700 tokens."""
     cost = group_cost_tokens(random_model(family), RowBytes(1024), _Clock(_times(700)))
     assert cost == pytest.approx(700, abs=1)
-
-
-@pytest.mark.parametrize("held", [RowBytes(0, 4096), RowBytes(1 << 20)], ids=["states only", "large rows"])
-def test_nothing_is_measured_where_nothing_is_shared_or_it_needs_much_memory(held: RowBytes) -> None:
-    assert group_cost_tokens(random_model("qwen3"), held) is None
-
-
-def test_a_model_that_raises_keeps_the_default() -> None:
-    """The check at load decides what it can do; this is about speed."""
-
-    def model(tokens: mx.array, cache: Any = None) -> mx.array:
-        raise RuntimeError("not today")
-
-    model.layers = random_model("qwen3").layers  # type: ignore[attr-defined]
-    assert group_cost_tokens(model, RowBytes(1024)) is None
 
 
 def test_it_is_measured_once_and_decides_what_is_shared(

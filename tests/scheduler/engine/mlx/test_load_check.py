@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.load_check import ModelUnusable
 from scheduler.models.random_qwen3 import TINY, write_model
-from tests.contracts.journal import alone, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
@@ -118,30 +116,6 @@ def test_what_the_check_costs() -> None:
     assert sum(calls) <= 400
 
 
-def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
-    """Were chunks as large as the time allows, a slow machine might find other faults than a fast one."""
-
-    def shapes(chunk_seconds: float, token_seconds: float) -> list[tuple[int, ...]]:
-        calls: list[tuple[int, ...]] = []
-
-        def slow(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
-            calls.append(tuple(tokens.shape))
-            time.sleep(chunk_seconds if tokens.shape[1] > 1 else token_seconds)
-            return logits
-
-        checked(_Faulty(random_model("qwen3", **SMALL), slow), "qwen3")
-        return calls
-
-    assert shapes(0.05, 0.0) == shapes(0.0, 0.007)
-
-
-def test_rounding_is_no_fault() -> None:
-    """In 16 bits a batch may round otherwise."""
-    model = random_model("qwen3", **SMALL)
-    model.set_dtype(mx.bfloat16)
-    assert checked(model, "qwen3") == Batching()
-
-
 def test_rounding_of_many_layers_is_no_fault(tmp_path: Path) -> None:
     """36 layers of random weights on an H100 differed by 0.054 in batches, and fell back to one row at a
     time; what that differs by is the model's own rounding."""
@@ -222,12 +196,3 @@ def test_a_verdict_is_kept(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monke
         file.write_text("{")
     load()
     assert len(checks) == 3
-
-
-def test_the_check_can_be_skipped(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody wants it, the model runs with all of the batch."""
-    checks = _count_checks(monkeypatch)
-    backend = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)
-    assert not checks
-    assert backend.describe().fallbacks == ()
-    assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5

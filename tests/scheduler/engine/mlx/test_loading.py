@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,9 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.kept_verdicts import StoredVerdict
-from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from scheduler.shared.messages import PROTOCOL_VERSION, Ready
-from scheduler.shared.model_fingerprint import fingerprint
 from tests.contracts.journal import alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.loads import load_of
@@ -125,56 +120,6 @@ def test_ready_says_what_was_loaded(tiny: Tiny) -> None:
     assert tiny.ready.device
 
 
-def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
-    """An operator who waits for minutes sees for what."""
-    stages: list[str] = []
-    model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
-    converted = ["reading weights", "converting weights to float32"]
-    ready = ["fusing projections", "running one token", "checking the batch", "reading the tokenizer"]
-    assert stages == [*converted, *ready]
-
-
-def test_reading_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In twenty steps at most, whatever the size, with the size."""
-    monkeypatch.setattr(model_loading, "_SHOWN_BYTES", 1 << 10)
-    stages: list[str] = []
-    model_loading._evaluate([mx.zeros(1 << 10, mx.float32) for _ in range(50)], stages.append)
-    steps = [re.fullmatch(r"reading weights: (\d+) % of 0\.0 GB", line) for line in stages]
-    percent = [int(step[1]) for step in steps if step is not None]
-    assert 15 <= len(percent) == len(stages) <= 20
-    assert percent == sorted(set(percent))
-    assert percent[-1] > 90
-
-
-def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
-    """Nothing there, no weights, half of the weights, an unknown architecture, weights that are no
-    weights: an error that says which, not a back end."""
-    config = json.loads((tiny_folder / "config.json").read_text())
-    weights = (tiny_folder / "model.safetensors").read_bytes()
-
-    def broken(
-        name: str, model_type: str = "qwen3", layers: int = SHAPE.layers, data: bytes = weights
-    ) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        changed = config | {"model_type": model_type, "num_hidden_layers": layers}
-        (folder / "config.json").write_text(json.dumps(changed))
-        if data:
-            (folder / "model.safetensors").write_bytes(data)
-        return folder
-
-    for folder, error, words in [
-        (tmp_path / "nothing", StartupError, r"nothing holds no config\.json"),
-        (broken("no weights", data=b""), StartupError, r"holds no model\*\.safetensors"),
-        (broken("too few", layers=3), ValueError, "Missing 11 parameters"),
-        (broken("unknown", model_type="nonesuch"), ValueError, "nonesuch"),
-        (broken("cut", data=weights[: len(weights) // 2]), StartupError, "is cut short"),
-        (broken("noise", data=b"no weights at all"), StartupError, "is no safetensors file"),
-    ]:
-        with pytest.raises(error, match=words):
-            _load(folder, "auto")
-
-
 @pytest.mark.parametrize(("size", "found"), [(64, "q8"), (16, "auto")])
 def test_keys_and_values_are_packed_where_they_can_be(
     size: int, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -214,39 +159,6 @@ def test_an_engine_starts_where_few_files_may_be_open() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(256, 512) load", done.stderr
-
-
-def test_so_does_the_process_that_reports_what_models_take() -> None:
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
-        "from scheduler.engine.mlx import model_facts\n"
-        "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_facts.device_facts()['kind'])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("(256, 512) "), done.stderr
-
-
-def test_a_load_waits_for_no_digest_of_weights(
-    stored: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk tier opens when the weights have been read; until then requests run without one."""
-    late = threading.Event()
-
-    def slow(folder: Path, cache_folder: Path | None) -> str:
-        assert late.wait(60)
-        return fingerprint(folder, cache_folder)
-
-    monkeypatch.setattr(model_loading, "fingerprint", slow)
-    monkeypatch.setattr(model_loading, "_DIGEST_SECONDS", 0.01)
-    command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
-    backend = model_loading.load(command, lambda stage: None)
-    assert not backend._disk
-    tokens = alone(backend, request(1, prompt_of(20, 61), 5))
-    late.set()
-    while (disk := backend._disk) is None:
-        time.sleep(0.001)
-    assert alone(backend, request(2, prompt_of(20, 61), 5)) == tokens
-    assert disk.tier.close(20)
 
 
 def test_a_tier_of_weights_that_were_read_before_is_there_at_once(

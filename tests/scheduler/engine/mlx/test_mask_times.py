@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from scheduler.engine.sequence import EngineSequence
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.shared import grammar_limits
 from scheduler.structure import Pattern, Rules
-from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, SHAPE, GrammarModel, asked
 
 _LETTERS = Pattern("[a-z]{200}", "x")
@@ -113,35 +111,6 @@ def test_a_grammar_that_foresees_badly_is_not_asked_again(
     assert matcher.calls == calls
     assert forced[1:] == [(1, 2, 3) if calls == 5 else ()] * 4
     assert constraint.failure is None
-
-
-def test_in_the_engine_the_neighbours_go_on(
-    model: GrammarModel, masks: _Masks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row fails with its reason; rows with and without grammars get their tokens."""
-    requests = [asked(PERSON, 1, 300), asked(None, 3, 40), asked(PERSON, 4, 300)]
-    expected = [answer.tokens for answer in model.engine().run(*requests)]
-    engine = model.engine()
-    grammars = Grammars(model.tokenizer, clock=masks.clock)
-    given = grammars.constraint
-
-    def constraint(submit: Any) -> Constraint | None:
-        made = given(submit)
-        if submit.request_id == 2 and made is not None:
-            masks.slow.append(made.matcher)
-        return made
-
-    monkeypatch.setattr(grammars, "constraint", constraint)
-    timed = functools.partial(allowed_tokens, clock=masks.clock)
-    monkeypatch.setattr("scheduler.engine.mlx.sampling.rows_sampler.allowed_tokens", timed)
-    engine.backend._grammars = grammars
-    slow = asked(_LETTERS, 2, 150)
-    answers = engine.run(requests[0], slow, *requests[1:])
-    assert [answers[0].tokens, answers[2].tokens, answers[3].tokens] == expected
-    retired = answers[1].retired
-    assert retired is not None
-    assert (retired.reason, "too slow" in retired.detail) == ("grammar", True)
-    assert kv_bytes(engine.backend) == 0
 
 
 def test_an_ambiguous_grammar_ends_itself(model: GrammarModel) -> None:

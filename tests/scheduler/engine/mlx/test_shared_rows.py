@@ -10,27 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx import shared_attention as attention
+from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
-from scheduler.engine.mlx.sharing_check import shares_in_place
 from tests.examples import examples
 from tests.scheduler.engine.mlx.families import random_model
-
-SHARING = ["gemma2", "gpt_oss", "granitemoehybrid", "lfm2", "llama", "nemotron_h", "qwen3", "qwen3_next"]
-"""Families whose full attention was taken over; the others' rows have copies."""
-
-
-@pytest.mark.parametrize("family", [*SHARING, "gemma3_text", "qwen3_5"])
-def test_these_families_share(family: str) -> None:
-    """Grouped queries, sinks, hybrids: the check at load finds the attention equal."""
-    assert shares_in_place(random_model(family))
-
-
-def test_bounded_scores_are_rounded_as_mlx_lm_rounds_them() -> None:
-    """gemma2 in bfloat16, whose own attention has scores of that type."""
-    model = random_model("gemma2")
-    model.set_dtype(mx.bfloat16)
-    assert shares_in_place(model)
+from tests.scheduler.engine.mlx.reuse import checked
+from tests.scheduler.engine.mlx.zoo.census import SMALL
 
 
 @pytest.mark.usefixtures("device_of_its_own")
@@ -38,17 +24,17 @@ def test_a_device_whose_exponential_fails_far_below_zero_keeps_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The check at load has a padded row and a part that is masked as a whole: e**-1e30 must be 0 there."""
-    model, ordinary = random_model("qwen3"), mx.exp
-    assert shares_in_place(model)
+    model, ordinary = random_model("qwen3", **SMALL), mx.exp
+    assert checked(model, "qwen3") == Batching()
     monkeypatch.setattr(mx, "exp", lambda x: mx.where(x < -1e9, mx.nan, ordinary(x)))
-    assert not shares_in_place(model)
+    assert checked(model, "qwen3") == Batching(in_place=False)
 
 
 @settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
-    """Any rows, heads, groups over any rows one behind another, masks, sinks and bounds on scores: the
-    numbers of one softmax over everything."""
+    """Any rows, heads, groups over any rows one behind another, masks and sinks: the numbers of one softmax
+    over everything."""
     draw = data.draw
     rows, kv_heads, repeats, length = (draw(st.integers(1, most)) for most in (5, 3, 3, 4))
     size, value_size, private = 8, draw(st.sampled_from([8, 4])), draw(st.integers(1, 9))
@@ -60,7 +46,6 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
     mask = mx.random.uniform(shape=(rows, 1, length, private)) < 0.7
     mask[..., -1] = True
     sinks = mx.random.normal((heads,)) if draw(st.booleans()) else None
-    softcap = draw(st.sampled_from([None, 0.5, 2.0]))
     members = draw(st.lists(st.lists(st.integers(0, rows - 1), min_size=1, unique=True), max_size=4))
     groups = [
         SharedGroup(
@@ -73,7 +58,7 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
         for tokens in [draw(st.integers(1, 7))]
     ]
     with patch.object(attention, "_AT_ONCE", draw(st.sampled_from([1, 1 << 40]))):
-        found = shared_attention(queries, keys, values, groups, size**-0.5, mask, sinks, softcap)
+        found = shared_attention(queries, keys, values, groups, size**-0.5, mask, sinks)
     for row in range(rows):
         mine = [group for group in groups if row in group.rows]
         all_keys = mx.concatenate([*(unpacked(group.keys) for group in mine), keys[row : row + 1]], axis=2)
@@ -82,12 +67,7 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
         )
         before = all_keys.shape[2] - private
         seen = mx.concatenate([mx.ones((1, 1, length, before), mx.bool_), mask[row : row + 1]], axis=-1)
-        scores = size**-0.5 * queries[row : row + 1] @ mx.repeat(all_keys, repeats, 1).swapaxes(-1, -2)
-        if softcap is not None:
-            scores = softcap * mx.tanh(scores / softcap)
-        # As an added mask of products of nothing, for MLX's own attention has no bound.
-        added = mx.where(seen, scores, -mx.inf)
         expected = mx.fast.scaled_dot_product_attention(
-            mx.zeros_like(queries[row : row + 1]), all_keys, all_values, scale=1.0, mask=added, sinks=sinks
+            queries[row : row + 1], all_keys, all_values, scale=size**-0.5, mask=seen, sinks=sinks
         )
         assert mx.allclose(found[row : row + 1], expected, atol=1e-5, rtol=1e-4)

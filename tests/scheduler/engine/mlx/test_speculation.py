@@ -12,20 +12,14 @@ import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import StepPlan
 from scheduler.request import GenerationRequest, Tool, ToolChoice
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import prefixes_of
-from tests.examples import sampled
 from tests.scheduler.engine.guesses import Guesses, eager
-from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 from tests.scheduler.engine.mlx.test_thinking_grammars import person
 from tests.scheduler.engine.prefix.integrity import check_integrity
-
-CUT = ("deepseek_v3", "gemma2", "llama", "qwen3")
-"""Families whose layers can all be cut: latent attention, bounded scores, and keys and values."""
 
 
 def guessing(engine: ReuseEngine, submits: Iterable[Submit]) -> ReuseEngine:
@@ -33,14 +27,6 @@ def guessing(engine: ReuseEngine, submits: Iterable[Submit]) -> ReuseEngine:
     slots, guesses = 8, Guesses({one.request_id: engine.alone(one) for one in submits})
     engine.loop = EngineLoop(engine.backend, slots, PrefillPace(8), speculation=guesses)
     return engine
-
-
-@pytest.mark.parametrize(
-    "family", sampled(sorted(FAMILIES), ["deepseek_v3", "gemma2", "qwen3", "gpt_oss", "qwen3_next"])
-)
-def test_families_whose_layers_can_all_be_cut_verify_drafts(family: str) -> None:
-    """And no others: what a window or a state has dropped does not come back."""
-    assert engine_of(family).backend.facts.verifies == (family in CUT)
 
 
 def test_the_second_turn_finds_accepted_tokens_only() -> None:
@@ -96,21 +82,3 @@ def test_what_a_grammar_forces_is_drafted_and_changes_nothing(model: GrammarMode
     assert 0 < accepted <= proposed
     # A batch lasts as long as its longest answer, of which reasoning forces little.
     assert drafting.steps < plain.steps or kind == "thinking"
-
-
-def test_a_grammar_s_rows_are_preempted_between_drafts(model: GrammarModel) -> None:
-    """A matcher of its own follows the answer so far."""
-    requests = [asked(PERSON, seed, 400) for seed in range(5)]
-    engine, speculation = model.engine(), eager()
-    engine.loop = EngineLoop(engine.backend, 32, PrefillPace(256), speculation=speculation)
-    submits = [engine.submit(one) for one in requests]
-    engine.iterate([submit for _, submit in submits])
-    while not engine.loop.idle:
-        if engine.steps % 5 == 4:
-            for sequence in [one for one in engine.loop._slots if not one.prefilling][: engine.steps % 3]:
-                # As where memory runs out.
-                engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
-        engine.iterate()
-    _check_equal([engine.answers[number] for number, _ in submits], model.engine().run(*requests))
-    assert engine.preemptions > 3
-    assert speculation.counters.sources["grammar"][1] > 0

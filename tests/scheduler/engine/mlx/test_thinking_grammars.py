@@ -15,7 +15,7 @@ from llguidance.numpy import allocate_token_bitmask
 
 from scheduler.engine.constraint import Constraint
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
+from scheduler.request import GenerationRequest, Reasoning, Sampling
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.structure import JsonText
 from tests.fakes.grammar_library import library_of
@@ -24,7 +24,6 @@ from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, preparation
 from tests.scheduler.grammar.test_answer_grammar import request as chat
 
 THINKING = Reasoning(enabled=True)
-NOTE = Tool("note", parameters={**PERSON.schema}) if isinstance(PERSON.schema, dict) else Tool("note")
 
 
 def person(model: GrammarModel, seed: int, tokens: int) -> GenerationRequest:
@@ -59,24 +58,6 @@ def test_an_answer_fits_its_schema_after_any_budget(model: GrammarModel) -> None
         assert tokens == request.thinking_tokens
         jsonschema.validate(json.loads(text), PERSON.schema)
         assert all(entry.chosen > -9999 for entry in answer.logprobs[: tokens + 2])
-
-
-def test_a_called_tool_comes_after_the_budget(model: GrammarModel) -> None:
-    """As does a call that must be made."""
-    engine = model.engine()
-    requests = [
-        thinks(
-            model,
-            asked(None, seed, 1000, tools=(NOTE,), tool_choice=ToolChoice.REQUIRED, reasoning=THINKING),
-            seed,
-        )
-        for seed in range(6)
-    ]
-    for request, answer in zip(requests, engine.run(*requests), strict=True):
-        assert stopped(answer), answer.retired
-        tokens, text = said_after_thinking(model, answer)
-        assert tokens == request.thinking_tokens
-        assert text.startswith("<tool_call>")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import warnings
 from collections.abc import Iterator
@@ -54,41 +53,6 @@ def test_no_model_is_refused_for_what_transformers_has_by_default() -> None:
         unread_fields({**config, **(config.get("text_config") or {})}, module)
         seen += 1
     assert seen > 70
-
-
-_NOT_SERVED = {
-    "bailing_hybrid": "transformers has other fields for its linear layers",
-    "longcat_flash": "nobody has asked for a fine-tuned one",
-    "kimi_linear": "transformers has one field of several of mlx-lm's",
-    "mimo_v2_flash": "transformers has other names for nearly all fields",
-    "olmo": "mlx-lm reads the publisher's own format under this name",
-}
-
-
-def test_a_module_has_all_fields_that_it_cannot_do_without() -> None:
-    """From what transformers writes of its own accord; else a fine-tuned model does not load."""
-    lacking: dict[str, set[str]] = {}
-    for name, config in _configurations():
-        module, reading = module_of(name), describe(config, {}, _NO_WEIGHTS)
-        assert module is not None
-        given = {**config, **reading.changes}
-        if missing := _required(module.name) - given.keys():
-            lacking[name] = missing
-    assert lacking.keys() == _NOT_SERVED.keys(), lacking
-
-
-def _required(module: str) -> set[str]:
-    package = package_folder()
-    assert package is not None
-    tree = ast.parse((package / "models" / f"{module}.py").read_text("utf-8"))
-    (fields,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelArgs")
-    return {
-        statement.target.id
-        for statement in fields.body
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and statement.value is None
-    }
 
 
 @pytest.mark.parametrize(

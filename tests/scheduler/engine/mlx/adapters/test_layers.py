@@ -11,8 +11,6 @@ from mlx_lm.tuner.utils import load_adapters
 
 from scheduler.engine.mlx.adapters import layers
 from scheduler.engine.mlx.adapters.adapters import Adapters
-from scheduler.engine.mlx.device import METAL, forced
-from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.shared.messages import AdapterSource
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 from tests.scheduler.engine.mlx.families import random_model
@@ -79,20 +77,6 @@ def test_rows_without_an_adapter_are_the_bases_to_the_bit(sources: list[AdapterS
     assert mx.array_equal(mixed[0], before[0])
     assert mx.array_equal(mixed[2], before[2])
     assert not mx.array_equal(mixed[1], before[1])
-
-
-def test_evaluated_in_slices(sources: list[AdapterSource]) -> None:
-    """As where a device would be kept for too long."""
-    model = random_model("qwen3")
-    adapters = Adapters(model)
-    adapters.load(sources[0])
-    inputs = mx.arange(8).reshape(2, 4)
-    keys = ["", sources[0].key]
-    with forced(METAL):
-        with adapters.over(keys):
-            whole = model(inputs)
-        with slices(model, None, 0.1), adapters.over(keys):
-            assert mx.array_equal(model(inputs), whole)
 
 
 def close(logits: mx.array, wanted: mx.array) -> bool:

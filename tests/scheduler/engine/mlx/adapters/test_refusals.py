@@ -13,9 +13,8 @@ import pytest
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.shared.adapter_files import AdapterRefused
-from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, source_of, write_adapter
+from tests.scheduler.engine.mlx.adapters.adapted import source_of, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
-from tests.scheduler.engine.mlx.reuse import words
 
 WEIGHTS = "adapters.safetensors"
 
@@ -171,17 +170,6 @@ def test_files_that_changed_since_they_were_named(red: Path) -> None:
     assert source.key not in adapters
 
 
-def test_a_layer_with_lora_layers_of_its_own(tmp_path: Path) -> None:
-    """afm7's fused projections know one adapter only."""
-    model = random_model("qwen3")
-    model.layers[0].mlp.__class__ = type("Fused", (type(model.layers[0].mlp),), {"to_lora": None})
-    write_adapter(random_model("qwen3"), tmp_path / "red")
-    factors = {"model.layers.0.mlp.lora_a": mx.zeros((32, 4)), "model.layers.0.mlp.lora_b": mx.zeros((4, 32))}
-    mx.save_safetensors(str(tmp_path / "red" / WEIGHTS), factors)
-    with pytest.raises(AdapterRefused, match=r"model\.layers\.0\.mlp is a Fused, which cannot share a batch"):
-        Adapters(model).load(source_of(tmp_path / "red"))
-
-
 def test_a_layer_that_mixes_its_rows(red: Path) -> None:
     """Such a model is right for one row, and the probe sees that it is not for several."""
     model = random_model("qwen3")
@@ -211,25 +199,3 @@ def test_a_layer_whose_weights_are_used_without_a_call(red: Path) -> None:
         AdapterRefused, match=r"model\.layers\.1\.mlp\.down_proj is a layer that the model does not"
     ):
         Adapters(model).load(source_of(red))
-
-
-def test_a_model_that_is_built_in_another_way(red: Path) -> None:
-    """Refused as well: an exception would end the engine, and every request with it."""
-    model = random_model("qwen3")
-    model.__class__ = type("Other", (type(model),), {"layers": None})
-    with pytest.raises(AdapterRefused, match="TypeError"):
-        Adapters(model).load(source_of(red))
-
-
-def test_a_refused_one_changes_nothing_for_those_that_run(tmp_path: Path, red: Path) -> None:
-    blue = write_adapter(random_model("qwen3"), tmp_path / "blue", seed=2)
-    change_weights(red, lambda tensors: tensors.update({"model.norm.lora_a": mx.zeros((1,))}))
-    engine = AdaptedEngine("qwen3", blue)
-    running = [engine.submit(words(20, 1), adapter=blue.key, max_tokens=20), engine.submit(words(9, 2))]
-    engine.iterate(running)
-    engine.iterate()
-    with pytest.raises(AdapterRefused):
-        engine.load(source_of(red))
-    engine.finish()
-    for submit in running:
-        engine.check(submit)

@@ -42,16 +42,6 @@ print(open("/proc/self/maps").read())
 
 
 @needs_the_wheels
-def test_auto_makes_a_library_in_the_cache_and_names_it(tmp_path: Path) -> None:
-    """The first call makes one library under the cache folder, and leaves nothing else there."""
-    choice = prepare(tmp_path)
-    assert choice.warning is None
-    assert choice.name.startswith("OpenBLAS 0.3.")
-    assert choice.name.endswith("(scipy-openblas32)")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [choice.library]
-
-
-@needs_the_wheels
 def test_mlx_multiplies_with_the_prepared_library(tmp_path: Path) -> None:
     """In a process started with the environment, `cblas_sgemm` is ours, and MLX's products are right."""
     choice = prepare(tmp_path)

@@ -150,15 +150,3 @@ def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, in
         own = [before + tokens for before, tokens in zip(own, kept, strict=True)]
     expected = [[1] * first + [3] * (now - first) for first, now in zip(lengths, own, strict=True)]
     assert _contents(rows) == expected
-
-
-def test_the_halves_of_a_split_do_not_write_into_each_other() -> None:
-    """BatchGenerator copies a batch and lets each copy drop some rows."""
-    rows = PaddedRows([0, 0])
-    rows.append(_block([[1, 2], [3, 4]]))
-    twin = rows.twin()
-    rows.select([0])
-    twin.select([1])
-    rows.append(_block([[5]]))
-    twin.append(_block([[6]]))
-    assert (_contents(rows), _contents(twin)) == ([[1, 2, 5]], [[3, 4, 6]])

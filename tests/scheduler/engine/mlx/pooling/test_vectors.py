@@ -1,5 +1,5 @@
-"""Vectors of an engine: those of a NumPy forward pass, whatever they are batched with and however they are
-cut into chunks."""
+"""Vectors of an engine: those of mlx-lm alone, whatever they are batched with and however they are cut into
+chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contracts.journal import prompt_of
 from tests.examples import examples
 from tests.fakes.embedder_folder import SHAPE, write_embedder
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
-from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
+from tests.scheduler.engine.mlx.pooling.qwen3_alone import Array, Qwen3Alone, unit
 from tests.scheduler.engine.mlx.upstream.test_layer_slices import count_evaluations
 
 LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
@@ -42,12 +42,10 @@ def pooled(hidden: Array, tokens: PooledTokens) -> Array:
 
 @pytest.mark.parametrize("tokens", POOLED)
 @pytest.mark.parametrize("chunk_tokens", [16, 32, 1024])
-def test_vectors_are_those_of_a_numpy_forward_pass(
-    tokens: PooledTokens, chunk_tokens: int, folder: Path
-) -> None:
+def test_vectors_are_those_of_each_text_alone(tokens: PooledTokens, chunk_tokens: int, folder: Path) -> None:
     """To 1e-5, all lengths in one batch, read whole and in chunks."""
     engine = EmbeddingEngine(folder, Pooler(tokens), prefill_chunk_tokens=chunk_tokens)
-    reference = NumpyQwen3(folder, SHAPE)
+    reference = Qwen3Alone(folder)
     prompts = [prompt_of(length, 1) for length in LENGTHS]
     for prompt, vector in zip(prompts, engine.vectors(prompts), strict=True):
         np.testing.assert_allclose(vector, unit(pooled(reference.hidden(prompt), tokens)), rtol=0, atol=1e-5)
@@ -86,7 +84,7 @@ def test_fewer_dimensions_are_the_first_ones_at_length_1(engines: dict[str, Embe
     prompts = [prompt_of(length, 2) for length in (3, 40)]
     whole = engines["last"].vectors(prompts)
     for vector, short in zip(whole, engines["last"].vectors(prompts, dimensions=8), strict=True):
-        np.testing.assert_allclose(short, unit(vector[:8].astype(np.float64)), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(short, unit(vector[:8]), rtol=0, atol=1e-6)
 
 
 def test_more_dimensions_than_there_are_are_refused(engines: dict[str, EmbeddingEngine]) -> None:
@@ -101,5 +99,5 @@ def test_linear_layers_follow_the_pooling(tmp_path: Path) -> None:
     prompt = prompt_of(9, 3)
     (vector,) = EmbeddingEngine(folder, pooler).vectors([prompt])
     weight = np.random.default_rng(5).standard_normal((24, SHAPE.hidden), np.float32)
-    expected = weight @ NumpyQwen3(folder, SHAPE).hidden(prompt).mean(axis=0)
+    expected = weight @ Qwen3Alone(folder).hidden(prompt).mean(axis=0)
     np.testing.assert_allclose(vector, expected, rtol=1e-4)

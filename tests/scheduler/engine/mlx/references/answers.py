@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-STORED = Path(__file__).parent / "answers"
+import msgspec
+
+_STORED = Path(__file__).parent / "answers"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A greedy answer to `folders.prompt(prompt_tokens, seed)`. `logprobs`: natural logarithms of the tokens'
     probabilities."""
 
@@ -22,32 +20,24 @@ class Answer:
     logprobs: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """The answers of one folder. `shapes`: of the tensors that transformers saves for it."""
 
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]
     answers: tuple[Answer, ...]
 
 
-def write(family: str, references: Mapping[str, Reference], versions: Mapping[str, str]) -> None:
+class _Family(msgspec.Struct):
+    versions: Mapping[str, str]
+    folders: dict[str, Reference]
+
+
+def write(family: str, references: dict[str, Reference], versions: Mapping[str, str]) -> None:
     """Write the references of a family, by name of the folder."""
-    folders = {name: asdict(reference) for name, reference in references.items()}
-    content = {"versions": dict(versions), "folders": folders}
-    STORED.mkdir(exist_ok=True)
-    (STORED / f"{family}.json").write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
+    _STORED.mkdir(exist_ok=True)
+    (_STORED / f"{family}.json").write_bytes(msgspec.json.encode(_Family(versions, references)) + b"\n")
 
 
 def read(family: str) -> dict[str, Reference]:
     """Return a family's references by name. Raise FileNotFoundError."""
-    content: dict[str, Any] = json.loads((STORED / f"{family}.json").read_text("utf-8"))
-    return {
-        name: Reference(
-            {one: tuple(shape) for one, shape in stored["shapes"].items()},
-            tuple(
-                Answer(one["prompt_tokens"], one["seed"], tuple(one["tokens"]), tuple(one["logprobs"]))
-                for one in stored["answers"]
-            ),
-        )
-        for name, stored in content["folders"].items()
-    }
+    return msgspec.json.decode((_STORED / f"{family}.json").read_bytes(), type=_Family).folders

@@ -184,26 +184,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         _BASE | _HEADS | _EXPERTS | {"num_experts": 4, "norm_topk_prob": True},
         {"": _Variant(), "yarn": _scaled(**_YARN), "unnormed": _Variant({"norm_topk_prob": False})},
     ),
-    "mixtral": (
-        _BASE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
-        {"": _Variant(), "linear": _scaled(rope_type="linear", factor=4.0)},
-    ),
-    "gemma": (
-        _BASE | _HEADS | {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh"},
-        {"": _Variant()},
-    ),
-    "gemma2": (
-        _BASE
-        | _HEADS
-        | {
-            "tie_word_embeddings": True,
-            "query_pre_attn_scalar": 24,
-            "sliding_window": WINDOW,
-            "attn_logit_softcapping": 5.0,
-            "final_logit_softcapping": 3.0,
-        },
-        {"": _Variant(prompts=(SHORT,))},
-    ),
     "gemma3_text": (
         _BASE
         | _HEADS
@@ -220,46 +200,11 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         | _LONGROPES,
     ),
     "gpt2": (_POSITIONS_TABLE, {"": _Variant()}),
-    "gpt_bigcode": (_POSITIONS_TABLE | {"multi_query": True}, {"": _Variant()}),
-    "gpt_neox": (
-        _without(_BASE, "rms_norm_eps", "rope_theta", "num_key_value_heads")
-        | {"layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 5000.0, "intermediate_size": 256},
-        {
-            "": _Variant(),
-            "tanh": _Variant({"hidden_act": "gelu_fast"}),
-            "serial": _Variant({"use_parallel_residual": False}),
-            "linear": _scaled(rope_type="linear", factor=4.0),
-        },
-    ),
     "gpt_oss": (
         _BASE | _HEADS | _WINDOWS | {"num_local_experts": 4, "num_experts_per_tok": 2},
         {
             "": _scaled(**_YARN, beta_fast=32.0, beta_slow=1.0, truncate=False),
         },
-    ),
-    "olmo2": (_BASE, {"": _Variant(), "yarn": _scaled(**_YARN)}),
-    # transformers gives layers with a window its own default for the base, whatever rope_theta says.
-    "olmo3": (_BASE | _WINDOWS | {"rope_theta": 500000.0}, {"": _Variant(), "yarn": _scaled(**_YARN)}),
-    "starcoder2": (
-        _without(_BASE, "rms_norm_eps") | {"norm_epsilon": 1e-5, "tie_word_embeddings": True},
-        {"": _Variant()},
-    ),
-    "cohere2": (
-        _without(_BASE, "rms_norm_eps")
-        | _HEADS
-        | _WINDOWS
-        | {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, "logit_scale": 0.5},
-        {"": _Variant()},
-    ),
-    "granite": (
-        _BASE
-        | {
-            "embedding_multiplier": 3.0,
-            "attention_multiplier": 0.2,
-            "residual_multiplier": 0.5,
-            "logits_scaling": 2.0,
-        },
-        {"": _Variant(), "yarn": _scaled(**_YARN)},
     ),
     "granitemoehybrid": (
         _BASE
@@ -278,7 +223,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         {"": _Variant()},
     ),
     "glm": (_BASE | _HEADS | {"partial_rotary_factor": 0.5}, {"": _Variant()}),
-    "glm4": (_BASE | _HEADS | {"partial_rotary_factor": 0.5}, {"": _Variant()}),
     "deepseek_v3": (
         _BASE
         | _EXPERTS
@@ -301,24 +245,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "yarn": _scaled(**_YARN, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1),
         },
     ),
-    "falcon_h1": (
-        _BASE
-        | _HEADS
-        | _MAMBA
-        | {
-            "mamba_d_ssm": 128,
-            "lm_head_multiplier": 0.5,
-            "embedding_multiplier": 3.0,
-            "key_multiplier": 0.7,
-            "attention_in_multiplier": 0.9,
-            "attention_out_multiplier": 0.8,
-            "ssm_in_multiplier": 1.2,
-            "ssm_out_multiplier": 0.6,
-            "mlp_multipliers": [0.9, 0.7],
-            "ssm_multipliers": [0.9, 0.8, 0.7, 1.1, 1.2],
-        },
-        {"": _Variant()},
-    ),
     "lfm2": (
         _without(_BASE, "rms_norm_eps")
         | {
@@ -329,23 +255,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "tie_word_embeddings": True,
         },
         {"": _Variant()},
-    ),
-    "mamba2": (
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_heads": 8,
-            "head_dim": 16,
-            "state_size": 16,
-            "expand": 2,
-            "n_groups": 2,
-            "conv_kernel": 4,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        {"": _Variant(), "one group": _Variant({"n_groups": 1})},
     ),
     "qwen3_next": (
         _BASE
@@ -371,23 +280,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         _BASE | _HEADS | {"attention_bias": True, "attention_out_bias": False},
         {"": _Variant(), "yarn": _scaled(**_YARN)},
     ),
-    "smollm3": (
-        _BASE | {"no_rope_layers": [1, 0], "no_rope_layer_interval": 2, "tie_word_embeddings": True},
-        {"": _Variant(), "yarn": _scaled(**_YARN)},
-    ),
-    "exaone4": (
-        _BASE | _HEADS | _WINDOWS | {"sliding_window_pattern": "LG"},
-        {
-            "": _Variant(),
-            "dense": _Variant(
-                {
-                    "sliding_window": None,
-                    "sliding_window_pattern": None,
-                    "layer_types": ["full_attention", "full_attention"],
-                }
-            ),
-        },
-    ),
     "gemma4_text": (
         _without(_BASE, "rope_theta")
         | _HEADS
@@ -400,17 +292,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "num_kv_shared_layers": 0,
         },
         {"": _Variant(), "larger full layers": _Variant({"global_head_dim": 32})},
-    ),
-    "qwen2_moe": (
-        _BASE
-        | _EXPERTS
-        | {
-            "num_experts": 4,
-            "shared_expert_intermediate_size": 32,
-            "norm_topk_prob": False,
-            "decoder_sparse_step": 1,
-        },
-        {"": _Variant()},
     ),
     "ministral3": (
         _without(_BASE, "rope_theta") | _HEADS | {"sliding_window": None},
@@ -446,27 +327,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "use_qk_norm": True,
         },
         {"": _Variant()},
-    ),
-    "deepseek_v2": (
-        _BASE
-        | _EXPERTS
-        | {
-            "num_key_value_heads": 4,
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "topk_method": "greedy",
-            "norm_topk_prob": False,
-            "q_lora_rank": None,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "routed_scaling_factor": 1.0,
-        },
-        {"yarn": _scaled(**_YARN, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)},
     ),
     "ernie4_5_moe": (
         _BASE
@@ -512,39 +372,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "jamba": (
-        _without(_BASE, "rope_theta")
-        | {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-            "expert_layer_offset": 1,
-            "expert_layer_period": 2,
-            "mamba_d_state": 8,
-            "mamba_d_conv": 4,
-            "mamba_expand": 2,
-            "mamba_dt_rank": 4,
-            "use_mamba_kernels": False,
-        },
-        {"": _Variant()},
-    ),
-    "exaone_moe": (
-        _BASE
-        | _HEADS
-        | _WINDOWS
-        | _EXPERTS
-        | {
-            "num_experts": 4,
-            "num_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 1.5,
-            "mlp_layer_types": ["dense", "sparse"],
-        },
-        {"": _Variant()},
-    ),
     "olmo_hybrid": (
         _BASE
         | {
@@ -553,19 +380,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "linear_num_value_heads": 2,
             "linear_key_head_dim": 16,
             "linear_value_head_dim": 16,  # transformers saves convolutions of other sizes cut wrongly
-        },
-        {"": _Variant()},
-    ),
-    "solar_open": (
-        _BASE
-        | _HEADS
-        | _EXPERTS
-        | {
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "norm_topk_prob": True,
         },
         {"": _Variant()},
     ),
@@ -588,13 +402,6 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
         {"": _Variant()},
     ),
-    "nemotron": (
-        _without(_BASE, "rms_norm_eps")
-        | _HEADS
-        | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
-        {"": _Variant()},
-    ),
-    "apertus": (_BASE | {"hidden_act": "xielu"}, {"": _scaled(**_LLAMA3)}),
 }
 FOLDERS: tuple[Folder, ...] = tuple(
     Folder(family, name, {**fields, **variant.fields}, variant.prompts, variant.max_model_len)

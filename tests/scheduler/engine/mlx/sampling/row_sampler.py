@@ -87,15 +87,12 @@ class LogitsAdjustment:
         )
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
-        return self._adjust(tokens, logits)
-
-    def _adjust(self, tokens: mx.array, logits: mx.array) -> mx.array:
         params = self._params
         adjusted = logits.astype(mx.float32)
         if self._bias is not None:
             adjusted = adjusted + self._bias
         if params.repetition_penalty != 1.0:
-            seen = _counts(tokens[-params.repetition_context :], adjusted.shape[-1]) > 0
+            seen = _counts(tokens, adjusted.shape[-1]) > 0
             penalised = mx.where(
                 adjusted > 0, adjusted / params.repetition_penalty, adjusted * params.repetition_penalty
             )

@@ -7,7 +7,6 @@ those that they get alone (float32, on the CPU).
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mlx_lm.generate import StopSequences
 
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
@@ -26,7 +24,7 @@ from scheduler.errors import RequestRefused
 from scheduler.request import Sampling as AskedSampling
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.structure import Pattern
-from tests.contracts.journal import GREEDY, Journal, Rows, alone, answers, prompt_of, request
+from tests.contracts.journal import GREEDY, Journal, alone, answers, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
@@ -91,19 +89,7 @@ _number = st.one_of(
     st.sampled_from([1e30, 3.4e38, 1e39, 1e308, -1e308, -5e-324, -3.4e38, 2.0**63, 2.0**64]),
     st.sampled_from([math.inf, -math.inf, math.nan]),
 )
-_extreme = st.builds(
-    Sampling,
-    temperature=_number,
-    top_p=_number,
-    top_k=st.sampled_from([0, 1, -1, 3, 511, 512, 2**31 - 1, 2**63, 2**64 - 1, -(2**63)]),
-    min_p=_number,
-    seed=st.sampled_from([0, -1, -(2**63), 2**63, 2**64 - 1]),
-    repetition_penalty=_number,
-    presence_penalty=_number,
-    frequency_penalty=_number,
-    logit_bias=st.lists(st.tuples(st.integers(0, 511), _number), max_size=3).map(tuple),
-)
-# Mostly one field at a time, so that the others do not have the row refused before it is anybody's neighbour.
+# One field at a time, so that the others do not have the row refused before it is anybody's neighbour.
 _one_extreme = st.one_of(
     st.builds(
         lambda one, value: _replace(_WARM, **{one: value}),
@@ -111,6 +97,11 @@ _one_extreme = st.one_of(
             ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"]
         ),
         _number,
+    ),
+    st.builds(
+        lambda top_k, seed: _replace(_WARM, top_k=top_k, seed=seed),
+        st.sampled_from([1, -1, 511, 512, 2**31 - 1, 2**63, 2**64 - 1, -(2**63)]),
+        st.sampled_from([0, -1, -(2**63), 2**63, 2**64 - 1]),
     ),
     st.builds(lambda bias: _replace(_WARM, logit_bias=((3, bias), (3, bias), (5, bias))), _number),
 )
@@ -122,7 +113,7 @@ _one_extreme = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    sampling=st.one_of(_one_extreme, _one_extreme, _extreme),
+    sampling=_one_extreme,
     cuts=st.sampled_from([{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}, {"temperature": 0.0}]),
     min_tokens=st.sampled_from([0, 3]),
     top_logprobs=st.sampled_from([None, 0, 5]),
@@ -142,14 +133,6 @@ def test_no_number_leaves_its_row(
     )
     retired = _run_beside_neighbours(tiny, expected, victim)
     assert retired is None or retired.reason in ("stop", "length", "failed")
-
-
-@pytest.mark.parametrize("penalty", [0.0, 1e-46, -1.0, math.nan, math.inf])
-def test_a_penalty_that_is_nothing_in_float32_is_refused(tiny: Tiny, penalty: float) -> None:
-    """Times -inf it would be NaN."""
-    unusable = request(1, [1, 2], sampling=_replace(GREEDY, repetition_penalty=penalty))
-    with pytest.raises(RequestRefused, match="repetition_penalty"):
-        alone(tiny.backend(), unusable)
 
 
 class _Damaged:
@@ -217,19 +200,3 @@ def test_a_grammar_and_a_tiny_penalty(model: GrammarModel, way: str) -> None:
         assert [found[0].tokens, found[2].tokens] == expected
         assert found[1].retired is not None
         assert found[1].retired.reason == ("refused" if penalty == 1e-46 else found[1].retired.reason)
-
-
-def test_stop_sequences_of_clients_are_forgotten(tiny: Tiny) -> None:
-    """Their ids are the client's choice: however many sets come, nothing of a request that left is held."""
-
-    def held() -> int:
-        gc.collect()
-        return sum(isinstance(thing, StopSequences) for thing in gc.get_objects())
-
-    rows = Rows(tiny.backend())
-    before = held()
-    for number in range(20):
-        rows.admit(request(number, [1, 2], stop=(number, number + 1)))
-        rows.step()
-        rows.remove(number)
-    assert held() <= before + 1

@@ -116,40 +116,6 @@ def test_its_error_is_a_fused_kernel_s_rounding(
     assert error < (1.01 if dtype == mx.float16 else 2.0) * once, error / once
 
 
-def test_a_row_outside_the_group_is_not_touched_by_it(dtype: mx.Dtype) -> None:
-    """Equality: the same numbers as without a group, although a part that counts nothing was merged."""
-    case = _Case.random(dtype, 700, 1.0)
-    alone = shared_attention(case.queries, case.keys, case.values, [], _SCALE, None)
-    beside = case.answer(rows=(0, 2))
-    assert mx.array_equal(beside[1::2], alone[1::2])
-    assert not mx.array_equal(beside[::2], alone[::2])
-
-
-@_BOTH_WAYS
-def test_a_part_that_is_masked_as_a_whole_counts_nothing(
-    way: str, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tolerance as above (another order of summing). Parts that are merged also stand a device whose fast
-    exponential makes NaN of what is far below anything that a score can be; where such scores lie beside
-    others, the check at load finds that device (`test_shared_rows.py`)."""
-    case = _Case.random(dtype, 700, 1.0)
-    group = SharedGroup(case.run_keys, case.run_values, tuple(range(_ROWS)), None)
-    hidden = mx.zeros((_ROWS, 1, 1, case.keys.shape[2]), mx.bool_)
-    if way == "apart":
-        ordinary = mx.exp
-        monkeypatch.setattr(mx, "exp", lambda x: mx.where(x < -1e9, mx.nan, ordinary(x)))
-    found = shared_attention(case.queries, case.keys, case.values, [group], _SCALE, hidden)
-    expected = mx.fast.scaled_dot_product_attention(
-        case.queries.astype(mx.float32),
-        *(
-            mx.broadcast_to(run, (_ROWS, *run.shape[1:])).astype(mx.float32)
-            for run in (case.run_keys, case.run_values)
-        ),
-        scale=_SCALE,
-    )
-    assert _rms(found.astype(mx.float32) - expected) < 2.5 * _rms(expected.astype(dtype) - expected)
-
-
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
 @pytest.mark.parametrize("way", ["apart"], indirect=True)
 def test_pieces_of_a_long_chunk_fit_a_bound_in_bytes(way: str, dtype: mx.Dtype) -> None:

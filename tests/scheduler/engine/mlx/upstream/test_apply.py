@@ -44,20 +44,3 @@ def test_importing_our_packages_changes_nothing_and_load_changes_what_models_cal
     here `conftest.py` has changed it."""
     source = _UNCHANGED + _CHANGED.replace("FOLDER", repr(str(tiny.folder)))
     subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=True, timeout=120)
-
-
-def test_every_change_is_listed_with_its_reason_and_its_test() -> None:
-    """In the folder's README, where the tests that are named exist."""
-    folder = ROOT / "scheduler/engine/mlx/upstream"
-    page = (folder / "README.md").read_text()
-    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
-    listed = {cells[0].strip().strip("`"): cells for cells in rows}
-    machinery = {"__init__.py", "apply.py", "mend.py", "replacement.py"}
-    assert {path.name for path in folder.glob("*.py")} - machinery == {
-        name for name in listed if name.endswith(".py") and "/" not in name
-    }
-    for name, (_, change, needless, test) in listed.items():
-        assert change.strip(), name
-        assert needless.strip(), name
-        for named in test.split(","):
-            assert (ROOT / named.strip().strip("`")).is_file(), (name, named)

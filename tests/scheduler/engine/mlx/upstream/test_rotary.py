@@ -114,20 +114,6 @@ def _yarn(dims: int, base: float, scaling: dict[str, Any]) -> np.ndarray[Any, An
     return lengths
 
 
-@pytest.mark.parametrize("truncate", [True, False])
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
-def test_yarn_is_that_of_transformers(name: str, truncate: bool, tmp_path: Path) -> None:
-    """In a module with a field for it and in one without; bounds of the ramp rounded or not; the factor on
-    queries and keys as the file has it."""
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-    scaling |= {"truncate": truncate, "attention_factor": 1.25}
-    write(name, tmp_path)
-    _rewritten(tmp_path, rope_scaling=scaling)
-    for _, _, rope in _ropes(read_model(tmp_path)[0]):
-        assert np.allclose(np.array(rope._freqs), _yarn(rope.dims, 10_000.0, scaling), rtol=1e-5)
-        assert rope.mscale == 1.25
-
-
 def test_yarn_of_qwen_3_5_counts_beside_the_axes_of_pictures(tmp_path: Path) -> None:
     """Its publisher's way to a million tokens."""
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
@@ -139,32 +125,6 @@ def test_yarn_of_qwen_3_5_counts_beside_the_axes_of_pictures(tmp_path: Path) -> 
     assert ropes
     for rope in ropes:
         assert np.allclose(np.array(rope._freqs), _yarn(rope.dims, 10_000.0, yarn), rtol=1e-5)
-
-
-def test_longrope_has_the_factors_of_the_context_that_is_served(tmp_path: Path) -> None:
-    """mlx-lm has the long ones for every position; within the original context the short ones are right."""
-    short, long = [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]
-    scaling = {"type": "su", "short_factor": short, "long_factor": long}
-    write("phi3", tmp_path)
-    _rewritten(
-        tmp_path, rope_scaling=scaling, original_max_position_embeddings=64, max_position_embeddings=256
-    )
-    plain = 10_000.0 ** (np.arange(0, 8, 2) / 8)
-    for served, factors in ((None, short), (64, short), (65, long), (256, long)):
-        model, _ = read_model(tmp_path, served)
-        ropes = [rope for _, _, rope in _ropes(model)]
-        assert ropes
-        for rope in ropes:
-            assert np.allclose(np.array(rope._freqs), np.array(factors) * plain, rtol=1e-5)
-            assert rope._scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
-
-
-@pytest.mark.parametrize("fields", [{}, {"partial_rotary_factor": 0.5}])
-def test_glm_turns_half_of_a_head(fields: dict[str, Any], tmp_path: Path) -> None:
-    """Its published files do not say so, as it is transformers' default; mlx-lm turns all of it."""
-    write("glm", tmp_path)
-    _rewritten(tmp_path, **fields)
-    assert {rope.dims for _, _, rope in _ropes(read_model(tmp_path)[0])} == {8}
 
 
 @pytest.mark.parametrize(("served", "growth"), [(None, 1), (4096, 1), (8192, 3)])

@@ -1,6 +1,6 @@
 """`python -m tests.scheduler.engine.mlx.zoo [NAME ...]`: check the modules of the installed mlx-lm, and print
-a table. Without names all of them, which takes a quarter of an hour or more; interrupted, it goes on where
-it was. Ends with status 1 where a verdict is not the known one (`faults.py`)."""
+a table. Without names all of them, which takes a quarter of an hour or more. Ends with status 1 where a
+verdict is not the known one (`faults.py`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, names
@@ -21,7 +18,6 @@ from tests.scheduler.engine.mlx.zoo.company import Verdict, judged
 from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
 from tests.scheduler.engine.mlx.zoo.weights import REFUSED, base_of, in_weights
 
-_RESULTS = Path(tempfile.gettempdir()) / f"penstock-zoo-mlx-lm-{version('mlx-lm')}.jsonl"
 _ONLY_JUDGE = "--only-judge"
 _EXAMPLES, _PAIRS = 20, 10
 """Schedules of each model."""
@@ -37,14 +33,6 @@ def _in_a_process(name: str, limit_seconds: float) -> Verdict:
     if done.returncode:
         return Verdict({"process": f"raises: ended with {done.returncode}: {done.stderr[-200:]}"})
     return Verdict(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def kept_verdicts(results: Path) -> dict[str, Verdict]:
-    """Return the verdicts of earlier runs, by name."""
-    if not results.exists():
-        return {}
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    return {line.pop("name"): Verdict(**line) for line in lines}
 
 
 def table_row(name: str, verdict: Verdict) -> str:
@@ -69,20 +57,13 @@ def unexpected(verdicts: dict[str, Verdict]) -> list[str]:
 
 
 def _check(wanted: Iterable[str], options: argparse.Namespace) -> dict[str, Verdict]:
-    verdicts = {} if options.again else kept_verdicts(options.results)
-    if options.again:
-        options.results.unlink(missing_ok=True)
-    missing = [name for name in wanted if name not in verdicts]
-
-    def one(name: str) -> None:
-        verdicts[name] = verdict = _in_a_process(name, options.seconds)
-        with options.results.open("a") as file:
-            file.write(json.dumps({"name": name, **asdict(verdict)}) + "\n")
+    def one(name: str) -> tuple[str, Verdict]:
+        verdict = _in_a_process(name, options.seconds)
         print(table_row(name, verdict), file=sys.stderr, flush=True)
+        return name, verdict
 
     with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(one, missing))
-    return {name: verdicts[name] for name in wanted}
+        return dict(pool.map(one, wanted))
 
 
 def main(arguments: list[str]) -> int:
@@ -90,8 +71,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--workers", type=int, default=2, help="processes side by side")
     parser.add_argument("--seconds", type=float, default=600, help="time limit of each")
-    parser.add_argument("--again", action="store_true", help="forget what was found before")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="where verdicts are kept")
     parser.add_argument(_ONLY_JUDGE, metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.only_judge:

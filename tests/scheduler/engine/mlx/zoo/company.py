@@ -55,7 +55,6 @@ _MIXED = st.builds(
     min_p=st.sampled_from([0.0, 0.0, 0.05]),
     seed=st.integers(0, 1 << 62),
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.2]),
-    repetition_context=st.sampled_from([0, 0, 1, 4, 30, 1000]),
     presence_penalty=st.sampled_from([0.0, 0.0, 0.7]),
     frequency_penalty=st.sampled_from([0.0, 0.0, 0.4]),
     logit_bias=st.sampled_from([(), (), ((5, 4.0), (9, -100.0))]),

@@ -10,7 +10,7 @@ KINDS: dict[str, str] = {
     "qwen3_next": "recurrent states beside full attention",
     "rwkv7": "recurrent states only, in chunks of one length",
     "gemma3n": "layers that read the cache of another layer",
-    "llama4": "attention chunks in the mask, behind copied prefixes",
+    "minimax_m3_vl": "blocks of keys that each query chooses",
     "deepseek_v41": "one row a model call",
 }
 """By name in the zoo."""

@@ -43,15 +43,12 @@ KINDS = {
     "qwen3_5": "recurrent layers beside full attention",
     "falcon_h1": "several caches in one layer",
     "recurrent_gemma": "one row at a time",
-    "llama4": "attention in chunks, one row at a time; experts",
     "gpt_oss": "sliding windows; experts",
 }
 """By module or module+variant: one for each kind of cache, without experts where a kind has one."""
 
 _EXPERTS = "MLX's CPU back end has products of experts (GatherMM) in float32 and in quantised weights only"
-REFUSED = {
-    f"{kind}@{weights}": _EXPERTS for kind in ("llama4", "gpt_oss") for weights in ("bfloat16", "float16")
-}
+REFUSED = {f"gpt_oss@{weights}": _EXPERTS for weights in ("bfloat16", "float16")}
 """What the CPU back end does not compute."""
 
 
