@@ -23,10 +23,6 @@ class Version:
     def __str__(self) -> str:
         return f"{self.release} ({self.commit})" if self.commit else self.release
 
-    def listing(self) -> dict[str, str | None]:
-        """Return the version for `/v1/models`."""
-        return {"name": PACKAGE, "version": self.release, "commit": self.commit or None}
-
 
 @cache
 def own_version() -> Version:

@@ -6,7 +6,6 @@ from others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from pydantic import Field, StrictInt, model_validator
 from api.access.auth import CallerOf, operator
 from api.access.identity import Caller
 from api.admin.operations import ModelName
+from api.answers.errors import refused
 from api.answers.whole_answer import whole_answer
 from api.bodies.fields import Listed
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
@@ -55,17 +55,15 @@ def cache_routes(models: ServedModels) -> APIRouter:
     async def cache(
         model: ModelName = None,
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
-        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
+        text_tokens: Annotated[str | None, Query(include_in_schema=False)] = None,
     ) -> JSONResponse:
         """The contents of a model's prefix caches, all engines together and, if there are several, each by
-        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
-        text is part of clients' prompts."""
+        its name in `engines`."""
+        if text_tokens is not None:
+            raise refused("text_tokens: nobody is shown the text of prompts", "text_tokens")
         scheduler = models.model(model).scheduler
-        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
-        inspection = together(found.values(), top)
-        prefixes = inspection.cache.shared_prefixes if inspection.cache and text_tokens else ()
-        texts = [await scheduler.off_loop.detokenize(prefix.head, "text_tokens", "") for prefix in prefixes]
-        body = cache_object(inspection, texts)
+        found = await scheduler.operations.inspect_engines(top=top)
+        body = cache_object(together(found.values(), top))
         if len(scheduler.pool.names) > 1:
             body["engines"] = {name: cache_object(one) for name, one in found.items()}
         return JSONResponse(body)
@@ -100,30 +98,27 @@ def cache_routes(models: ServedModels) -> APIRouter:
 
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
     """Return a request that prefills the prompt of `body`, at the lowest priority, and generates nothing."""
-    given = None if body.prompt is None else _prompt(body.prompt)
+    given = body.prompt
     decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
     decoded = await work.decode(body, decode)
     # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
     asked = replace(asked, priority=PRIORITIES.stop - 1)
-    return asked if given is None else replace(asked, prompt=given)
+    if given is None:
+        return asked
+    prompt = TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
+    return replace(asked, prompt=prompt)
 
 
-def _prompt(given: str | list[int]) -> TextPrompt | TokenPrompt:
-    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
-
-
-def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
+def cache_object(inspection: Inspection) -> dict[str, Any]:
+    """Return the cache report."""
     report = inspection.cache
     if report is None:
         return {"enabled": False}
-    prefixes: list[dict[str, Any]] = [
+    prefixes = [
         {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
         for prefix in report.shared_prefixes
     ]
-    for prefix, text in zip(prefixes, texts, strict=False):
-        prefix["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "shared_prefixes"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "shared_prefixes": prefixes, "disk": disk}

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.answers.whole_answer import ToolCallBlock
+from api.answers.answer_blocks import ToolCallBlock
 from api.dialects.anthropic.encode import SIGNATURE, MessageEncoder
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.events import (
@@ -21,30 +21,20 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import client_of
+from tests.api.client import client_of, served
 from tests.api.dialects.test_chat_tools import HERMES, SAID
+from tests.api.dialects.test_decoding import TOOLS, message_body
 from tests.api.transcripts import message_of, named_events
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
-TOOLS = [
-    {"name": "get_time", "description": "The time", "input_schema": {"type": "object", "properties": {}}}
-]
-
-
-def ask_for(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    return {"model": "tiny", "max_tokens": 1000, "messages": [{"role": "user", "content": text}], **fields}
-
 
 async def ask(*texts: str, answer_format: AnswerFormat = PLAIN, **fields: Any) -> Any:
     """Return the answer of an engine that writes `texts`: a message, or a stream's events."""
-    scheduler = make_scheduler(Playback(*texts), answer_format=answer_format)
-    body = ask_for(**fields)
-    async with running(scheduler), client_of(scheduler) as client:
+    body = message_body(**fields)
+    async with served(Playback(*texts), answer_format=answer_format) as client:
         response = await client.post("/v1/messages", json=body)
-        await scheduler.wait_idle()
     assert response.status_code == 200, response.text
     return named_events(response.text) if body.get("stream") else response.json()
 
@@ -98,23 +88,21 @@ async def test_the_bytes_of_a_stream(autojump_clock: trio.testing.MockClock) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_stop_sequence_that_matched_is_named(stream: bool) -> None:
+@trio_test
+async def test_the_stop_sequence_that_matched_is_named(
+    stream: bool, autojump_clock: trio.testing.MockClock
+) -> None:
     """The one that matched, of several; otherwise the end of the turn, or max_tokens."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        cases: list[tuple[dict[str, Any], tuple[str, str | None, str]]] = [
-            ({"stop_sequences": ["zwei", "STOP"]}, ("stop_sequence", "STOP", "one ")),
-            ({}, ("end_turn", None, "one STOP two")),
-            ({"max_tokens": 3}, ("max_tokens", None, "one")),
-        ]
-        for fields, expected in cases:
-            answer = await ask("one STOP two", stream=stream, **fields)
-            message = message_of(answer) if stream else answer
-            (block,) = message["content"]
-            assert (message["stop_reason"], message["stop_sequence"], block["text"]) == expected
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    cases: list[tuple[dict[str, Any], tuple[str, str | None, str]]] = [
+        ({"stop_sequences": ["zwei", "STOP"]}, ("stop_sequence", "STOP", "one ")),
+        ({}, ("end_turn", None, "one STOP two")),
+        ({"max_tokens": 3}, ("max_tokens", None, "one")),
+    ]
+    for fields, expected in cases:
+        answer = await ask("one STOP two", stream=stream, **fields)
+        message = message_of(answer) if stream else answer
+        (block,) = message["content"]
+        assert (message["stop_reason"], message["stop_sequence"], block["text"]) == expected
 
 
 @trio_test
@@ -157,7 +145,7 @@ async def test_tokens_are_counted_as_they_are_used(autojump_clock: trio.testing.
         {"type": "text", "text": "x-anthropic-billing-header: cc=1;"},
         {"type": "text", "text": "Be kind."},
     ]
-    body = ask_for("how many?", system=system, tools=TOOLS)
+    body = message_body(system=system, tools=TOOLS)
     async with running(scheduler), client_of(scheduler) as client:
         message = (await client.post("/v1/messages", json=body)).json()
         del body["max_tokens"]
@@ -168,79 +156,6 @@ async def test_tokens_are_counted_as_they_are_used(autojump_clock: trio.testing.
     assert counted == {"input_tokens": message["usage"]["input_tokens"]}
     assert whole.json() == counted, "max_tokens is no field of it, and is ignored"
     assert missing.json()["error"]["message"].startswith("messages: ")
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"max_tokens": None}, "max_tokens: "),
-    ({"max_tokens": -1}, "max_tokens: "),
-    ({"temperature": 1.5}, "temperature: "),
-    ({"messages": []}, "messages: "),
-    ({"messages": [{"role": 5, "content": "x"}]}, "messages.0.role: "),
-    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: "),
-    ({"messages": [{"role": "user", "content": [5]}]}, "messages.0.content.0: "),
-    (
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}
-            ]
-        },
-        "messages of role 'user' cannot contain tool_use blocks",
-    ),
-    ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
-    ({"tool_choice": {"type": "tool"}}, "tool_choice: type 'tool' needs a name"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: "),
-    (
-        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}},
-        "output_config.format.schema.type: 'objekt' is not valid",
-    ),
-    ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported here: "),
-    ({"max_tokens": 50_000}, "input length and `max_tokens` exceed context limit: 23 + 50000 > 40960, "),
-    ({"model": "claude-9"}, "model: 'claude-9' does not exist here"),
-]
-
-
-@pytest.mark.parametrize(("fields", "words"), REFUSED)
-def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
-    """In Anthropic's shape, and the engine gets nothing."""
-
-    @trio_test
-    async def check() -> None:
-        scheduler = make_scheduler(LoopbackLauncher())
-        async with running(scheduler), client_of(scheduler) as client:
-            response = await client.post("/v1/messages", json={**ask_for(), **fields})
-            assert scheduler.operations.statistics().in_engine == 0
-        error = response.json()
-        kind = {400: "invalid_request_error", 404: "not_found_error"}[response.status_code]
-        assert set(error) == {"type", "error", "request_id"}
-        assert error["request_id"] == response.headers["request-id"]
-        assert error["type"] == "error"
-        assert error["error"]["type"] == kind
-        assert error["error"]["message"].startswith(words), error
-
-    check()
-
-
-@trio_test
-async def test_what_is_full_or_going_is_overloaded(autojump_clock: trio.testing.MockClock) -> None:
-    """Anthropic's clients retry after a 529, and honour Retry-After."""
-    plan = ScriptedPlan(step_seconds=1.0)
-    scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, max_queue=1, lookahead=0)
-    answers = []
-    async with running(scheduler), client_of(scheduler) as client:
-
-        async def ask() -> None:
-            answers.append(await client.post("/v1/messages", json=ask_for(max_tokens=5)))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(ask)
-        scheduler.start_drain()
-        await ask()
-    assert sorted(answer.status_code for answer in answers) == [200, 200, 529, 529]
-    for answer in answers:
-        if answer.status_code == 529:
-            assert answer.json()["error"]["type"] == "overloaded_error"
-            assert int(answer.headers["retry-after"]) >= 1
 
 
 @trio_test

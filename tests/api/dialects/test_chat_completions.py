@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.bodies.unknown_fields import UnknownFields
-from api.dialects.openai.decode import generation_request
-from api.dialects.openai.schema import ChatCompletionRequest
-from scheduler.request import ChatPrompt
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import ASKS_PROGRESS, chat, client_of, comments, events
 from tests.fakes.byte_tokenizer import EOS
@@ -153,56 +147,3 @@ async def test_an_engine_death_is_one_error_event_in_the_stream(
     assert done == "[DONE]"
     assert error["error"]["code"] == "poisonous_request"
     assert error["error"]["type"] == "server_error"
-
-
-@trio_test
-async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: trio.testing.MockClock) -> None:
-    """Parts are joined, `developer` is `system`, absent fields stay absent."""
-    body = ChatCompletionRequest.model_validate(
-        {
-            "messages": [
-                {"role": "developer", "content": "be brief"},
-                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                {
-                    "role": "assistant",
-                    "reasoning": "hm",
-                    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}],
-                },
-                {"role": "tool", "tool_call_id": "1", "name": "f", "content": "2"},
-            ]
-        }
-    )
-    prompt = generation_request(body).prompt
-    assert isinstance(prompt, ChatPrompt)
-    assert prompt.messages == (
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "ab"},
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "hm",
-            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
-        },
-        {"role": "tool", "content": "2", "name": "f", "tool_call_id": "1"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("sent", "thoughts", "named"),
-    [
-        ({"rs_1": "hm"}, "hm", ()),
-        ({"rs_1": "hm", "rs_2": "so", "zebra": 1}, "hm\n\nso", ("*.zebra",)),
-        ({"reasoning": "hm", "rs_1": "so"}, "hm", ("messages[].rs_1",)),
-        ({"rs_1": ["hm"]}, None, ("messages[].rs_1",)),
-    ],
-)
-def test_a_thought_may_have_its_items_id_for_a_name(
-    sent: dict[str, Any], thoughts: str | None, named: tuple[str, ...]
-) -> None:
-    body = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", **sent}]}
-    unknown = UnknownFields()
-    with unknown.noting():
-        prompt = generation_request(ChatCompletionRequest.model_validate(body)).prompt
-    assert isinstance(prompt, ChatPrompt)
-    assert prompt.messages[1].get("reasoning_content") == thoughts
-    assert unknown.named(body) == named

@@ -205,23 +205,6 @@ async def test_the_assistants_last_message_can_be_continued(
 
 
 @trio_test
-async def test_volatile_system_blocks_do_not_reach_the_prompt(autojump_clock: trio.testing.MockClock) -> None:
-    """A part of a list is dropped whole, and so is a message of nothing else."""
-    launcher, scheduler = serving("ok")
-    header = "x-anthropic-billing-header: cc_version=2.1; cch=abc;"
-    system = [{"type": "text", "text": header}, {"type": "text", "text": "Be kind."}]
-    messages = [
-        {"role": "system", "content": header},
-        {"role": "system", "content": system},
-        {"role": "user", "content": header},
-    ]
-    async with running(scheduler), client_of(scheduler) as client:
-        await client.post("/v1/chat/completions", json={**chat(), "messages": messages})
-    prompt = bytes(launcher.submits[0].prompt.tolist()).decode()
-    assert prompt == f"<system>Be kind.\n<user>{header}\n<assistant>"
-
-
-@trio_test
 async def test_an_extra_stop_token_ends_the_answer(autojump_clock: trio.testing.MockClock) -> None:
     """vLLM's stop_token_ids, also with ignore_eos."""
     _, body = await ask("ab.c", stop_token_ids=[ord(".")], ignore_eos=True, tools=None)

@@ -9,21 +9,17 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from tests.api.client import client_of, events, refused
+from tests.api.client import events, served
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 
 async def ask(*texts: str, **fields: Any) -> tuple[Playback, Any]:
     """Return the answer of an engine that writes `texts`, one for each prompt and choice: an object or
     chunks."""
-    launcher = Playback(*texts)
-    scheduler = make_scheduler(launcher, max_slots=1)
     body = {"prompt": "Once", "max_tokens": 1000, "temperature": 0, **fields}
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(*texts), max_slots=1) as client:
         response = await client.post("/v1/completions", json=body)
-        await scheduler.wait_idle()
     assert response.status_code == 200, response.text
     return launcher, events(response.text) if body.get("stream") else response.json()
 
@@ -46,8 +42,7 @@ async def test_what_chat_has_beside_sampling_is_here_too(autojump_clock: trio.te
     launcher, _ = await ask("x", cache_salt="mine", min_tokens=3)
     (submit,) = launcher.submits
     assert (submit.salt, submit.min_tokens, submit.top_logprobs) == ("mine", 3, None)
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(LoopbackLauncher()) as client:
         body = {"prompt": "x", "max_tokens": 1000, "timeout": 0.5}
         assert (await client.post("/v1/completions", json=body)).status_code == 504
 
@@ -98,15 +93,13 @@ async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.test
         (["H", [105]], [[72], [105]]),
     ],
 )
-def test_token_ids_reach_the_engine_as_they_are(prompt: Any, expected: list[list[int]]) -> None:
+@trio_test
+async def test_token_ids_reach_the_engine_as_they_are(
+    prompt: Any, expected: list[list[int]], autojump_clock: trio.testing.MockClock
+) -> None:
     """One list is one prompt; lists of lists are several."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        launcher, _ = await ask("x", prompt=prompt)
-        assert [submit.prompt.tolist() for submit in launcher.submits] == expected
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    launcher, _ = await ask("x", prompt=prompt)
+    assert [submit.prompt.tolist() for submit in launcher.submits] == expected
 
 
 @trio_test
@@ -117,48 +110,3 @@ async def test_the_prompt_is_echoed_where_asked(autojump_clock: trio.testing.Moc
         _, streamed = await ask("!", prompt=prompt, echo=True, stream=True)
         assert whole["choices"][0]["text"] == "Hé!"
         assert said(streamed[:-1]) == {0: ("Hé!", "stop")}
-
-
-@trio_test
-async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockClock) -> None:
-    """OpenAI's default for this API is 16 tokens."""
-    _, stopped = await ask("one. two", stop=".")
-    assert (stopped["choices"][0]["text"], stopped["choices"][0]["finish_reason"]) == ("one", "stop")
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        body = (await client.post("/v1/completions", json={"prompt": "x"})).json()
-    assert (body["usage"]["completion_tokens"], body["choices"][0]["finish_reason"]) == (16, "length")
-
-
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"suffix": "end"}, "suffix", "not supported here"),
-    ({"best_of": 2}, "best_of", "not supported here"),
-    ({"best_of": 3, "n": 2}, "best_of", "not supported here"),
-    ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
-    ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "with echo: true it needs"),
-    ({"min_tokens": 17}, "min_tokens", "at most"),
-    ({"messages": [], "prompt": None}, "prompt", "required"),
-    ({"prompt": None}, "prompt", "required"),
-    ({"prompt": []}, "prompt", "send a text"),
-    ({"prompt": {}}, "prompt", "send a text"),
-    ({"prompt": ""}, "prompt", "empty"),
-    ({"prompt": [1, "a"]}, "prompt", "each prompt"),
-    ({"prompt": [True]}, "prompt", "each prompt"),
-    ({"prompt": [[1], [1.5]]}, "prompt", "each prompt"),
-    ({"prompt": [9999]}, "prompt", "vocabulary of 8192"),
-    ({"prompt": [-1]}, "prompt", "vocabulary of 8192"),
-    ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
-    ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
-    ({"prompt": ["x", ""]}, "prompt", "empty"),
-    ({"max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
-    ({"n": 0}, "n", "greater than or equal to 1"),
-]
-
-
-@pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
-def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
-    """400 in OpenAI's shape; if one of several prompts is bad, the engine gets none."""
-    for stream in (False, True):
-        error = refused("/v1/completions", {"prompt": "x", "stream": stream, **fields})
-        assert error["param"] == param
-        assert words in error["message"]

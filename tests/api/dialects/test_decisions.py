@@ -18,10 +18,9 @@ from trio.testing import trio_test
 from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
 from scheduler.engine.scripted_backend import digest, scripted_labels
 from scheduler.request import ChatPrompt, Message
-from tests.api.client import chat, client_of, refused
+from tests.api.client import chat, served
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
 
 STATE = "My card was charged twice."
 PREDICATE = {"type": "predicate", "instructions": "The customer is angry."}
@@ -35,11 +34,8 @@ SCORE = {"type": "score", "instructions": "How urgent?", "levels": [{"label": "l
 
 
 async def post(body: dict[str, Any], path: str = "/v1/decisions") -> httpx.Response:
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        response = await client.post(path, json=body)
-        await scheduler.wait_idle()
-    return response
+    async with served(LoopbackLauncher()) as client:
+        return await client.post(path, json=body)
 
 
 def expected(question: Question, *messages: Message) -> Distribution:
@@ -167,37 +163,11 @@ async def test_a_chat_model_ranks_by_a_decision_about_each_document(
     assert {one["document"]["text"]: one["relevance_score"] for one in results} == shares
 
 
-def question_of(**changes: Any) -> dict[str, Any]:
-    return {"input": "x", "questions": [{**CHOICE, **changes}]}
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"input": "x", "questions": []}, "questions"),
-        ({"input": "x", "questions": [PREDICATE] * 401}, "questions"),
-        ({"input": [], "questions": [PREDICATE]}, "input"),
-        ({"questions": [PREDICATE]}, "input"),
-        (question_of(choices=[{"value": "a"}]), "choices"),
-        (question_of(choices=[{"value": "a"}, {"value": "a"}]), "two choices have one value"),
-        (question_of(choices=[{"value": ""}, {"value": "a"}]), "a choice is empty"),
-        (question_of(choices=[{"value": 1}, {"value": "a"}]), "choices.0.value"),
-        (question_of(choices=[{"value": str(at)} for at in range(256)]), "choices"),
-        (question_of(instructions=""), "instructions"),
-        ({"input": "x", "questions": [{**SCORE, "levels": [{"label": "one"}]}]}, "levels"),
-        ({"input": "x", "questions": [{"type": "box", "instructions": "i"}]}, "questions.0"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}], "questions": [PREDICATE]}, "input"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_by_its_place(body: dict[str, Any], field: str) -> None:
-    assert field in refused("/v1/decisions", body)["message"]
-
-
 @trio_test
 async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.MockClock) -> None:
     """vLLM's `cache_salt`; without one, with all that have none."""
-    scheduler, cached = make_scheduler(LoopbackLauncher(), kv_cache_bytes=1 << 20), []
-    async with running(scheduler), client_of(scheduler) as client:
+    cached = []
+    async with served(LoopbackLauncher(), kv_cache_bytes=1 << 20) as client:
         for salt in ("a", None, "b", "a"):
             body = {"input": STATE, "questions": [PREDICATE], "cache_salt": salt}
             usage = (await client.post("/v1/decisions", json=body)).json()["usage"]
@@ -226,7 +196,6 @@ async def test_values_of_any_script_come_back_as_they_are(autojump_clock: trio.t
 
 
 LONG = {**CHOICE, "choices": [{"value": f"{at} {'x' * 165}"} for at in range(255)]}
-EMPTY = {"q": {"type": "choice", "criteria": {"": ""}}}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +205,6 @@ EMPTY = {"q": {"type": "choice", "criteria": {"": ""}}}
         ("decisions", {"input": "x", "questions": [PREDICATE, LONG]}, "maximum context length"),
         ("decisions", {"input": "x", "questions": [LONG] * 400}, "more than 65536 objects"),
         ("systemone", {"state": ["x" * 50_000], "questions": {"q": {"type": "noul"}}}, "context length"),
-        ("systemone", {"state": "x", "questions": EMPTY}, "at least 1 character"),
     ],
 )
 @trio_test
@@ -244,25 +212,17 @@ async def test_a_hostile_body_is_a_400_and_holds_nobody_up(
     path: str, body: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     """States and questions beyond the context. A chat beside it is answered."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    content, headers = json.dumps(body), {"content-type": "application/json"}
-    async with running(scheduler), client_of(scheduler) as client, trio.open_nursery() as nursery:
+    async with served(LoopbackLauncher()) as client, trio.open_nursery() as nursery:
         nursery.start_soon(answered, client)
-        response = await client.post(f"/v1/{path}", content=content, headers=headers)
+        response = await client.post(f"/v1/{path}", content=json.dumps(body))
         assert response.status_code == 400
         error = response.json()["error"]
         assert words in error["message"]
         assert (error["param"] == next(iter(body))) == ("context" in words)
-        await scheduler.wait_idle()
 
 
 async def answered(client: httpx.AsyncClient) -> None:
     assert (await client.post("/v1/chat/completions", json=chat(max_tokens=4))).status_code == 200
-
-
-def test_pictures_are_refused_by_name() -> None:
-    body = {"state": "x", "images": ["data:image/png;base64,AAAA"], "questions": {"q": {"type": "noul"}}}
-    assert refused("/v1/systemone", body)["param"] == "images"
 
 
 @given(st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=26))

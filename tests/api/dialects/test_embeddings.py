@@ -15,7 +15,6 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
 from scheduler.engine.scripted_backend import digest, scripted_vector
@@ -91,41 +90,28 @@ async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "words"),
+    ("fields", "words"),
     [
-        ({"input": ""}, "input", "a text is empty"),
-        ({"input": []}, "input", "send a text"),
-        ({"input": ["a", ""]}, "input", "a text is empty"),
-        ({"input": [[]]}, "input", "a text is empty"),
-        ({"input": {"text": "a"}}, "input", "send a text"),
-        ({"input": ["a", None]}, "input", "text or a list of token ids"),
-        ({"input": [9000]}, "input", "outside the vocabulary"),
-        ({"input": [-1]}, "input", "outside the vocabulary"),
-        ({}, "input", "required"),
+        ({"input": [9000]}, "outside the vocabulary"),
+        ({"input": [-1]}, "outside the vocabulary"),
         (
             {"input": "x" * CONTEXT},
-            "input",
             f"context length is {CONTEXT} tokens. However, your request has {CONTEXT + 1} input tokens",
         ),
-        ({"input": "x" * 9000}, "input", "your request has at least 4096 input tokens"),
-        ({"input": ["a"] * (MAX_INPUTS + 1)}, "input", f"at most {MAX_INPUTS}"),
-        ({"input": "a", "dimensions": 5}, "dimensions", "4 or 8 or 16"),
-        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
-        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
-        ({"input": "a", "truncate_prompt_tokens": 500}, "truncate_prompt_tokens", "context 400"),
-        ({"input": "a", "prompt_name": "other"}, "prompt_name", "'query', 'document'"),
-        ({"input": "a", "messages": [{}]}, "messages", "send texts"),
+        ({"input": "x" * 9000}, "your request has at least 4096 input tokens"),
+        ({"dimensions": 5}, "4 or 8 or 16"),
+        ({"truncate_prompt_tokens": 500}, "context 400"),
+        ({"prompt_name": "other"}, "'query', 'document'"),
     ],
 )
 @trio_test
-async def test_what_cannot_be_embedded_is_refused_by_name(
-    fields: dict[str, Any], param: str, words: str, autojump_clock: trio.testing.MockClock
+async def test_what_this_model_cannot_embed_is_refused_by_name(
+    fields: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """With the numbers, in OpenAI's form, before anything reaches the engine."""
-    response = await post(fields)
+    """With the numbers, before anything reaches the engine."""
+    response = await post({"input": "a", **fields})
     error = response.json()["error"]
-    assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert (response.status_code, error["param"]) == (400, next(iter(fields)))
     assert words in error["message"]
 
 
@@ -200,18 +186,6 @@ async def test_an_embedder_answers_nothing_else(
     assert response.status_code == 400
     assert "it answers /v1/embeddings" in response.json()["error"]["message"]
     assert (response.json().get("type") == "error") == (path == "/v1/messages")
-
-
-@trio_test
-async def test_a_chat_model_gives_no_vectors(autojump_clock: trio.testing.MockClock) -> None:
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        body = {"input": "a", "prompt_name": "query", "dimensions": 3}
-        response = await client.post("/v1/embeddings", json=body)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == "model"
-        assert "/v1/chat/completions" in response.json()["error"]["message"]
-        assert (await client.get("/v1/models")).json()["data"][0]["task"] == "chat"
 
 
 @trio_test

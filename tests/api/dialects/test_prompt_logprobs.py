@@ -121,20 +121,6 @@ async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.Moc
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (3, 0)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"max_tokens": 0}, {"max_tokens": 0, "echo": True, "min_tokens": 1}], ids=str
-)
-@trio_test
-async def test_an_answer_of_no_tokens_needs_an_echo(
-    fields: dict[str, Any], autojump_clock: trio.testing.MockClock
-) -> None:
-    """And no least number of tokens."""
-    submits, response = await post("/v1/completions", "x", prompt="a", **fields)
-    assert response.status_code == 400
-    assert "tokens" in response.json()["error"]["message"]
-    assert not submits
-
-
 @trio_test
 async def test_choices_share_their_prompts(autojump_clock: trio.testing.MockClock) -> None:
     """It is computed once for all of them; every one has it."""
@@ -153,16 +139,3 @@ async def test_without_an_echo_nothing_is_computed(autojump_clock: trio.testing.
         submits, body = await complete("x", **fields)
         assert [submit.prompt_logprobs for submit in submits] == [None]
         assert len((body["choices"][0]["logprobs"] or {"tokens": [1]})["tokens"]) == 1
-
-
-@trio_test
-async def test_their_number_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
-    """Tokens times alternatives, of all prompts and choices: refused before the engine hears of it."""
-    for fields in (
-        {"prompt": "x" * 12_000, "n": 4, "echo": True, "logprobs": 5},
-        {"prompt": ["x" * 2_000] * 70, "echo": True, "logprobs": 1},
-        {"prompt": "x" * 3_000, "n": 100, "echo": True, "logprobs": 0},
-    ):
-        submits, response = await post("/v1/completions", "x", **{"max_tokens": 1, **fields})
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
-        assert not submits

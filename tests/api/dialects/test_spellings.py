@@ -16,10 +16,10 @@ from api.dialects.completions import decode as completions
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.openai import decode as openai
 from api.dialects.openai.schema import ChatCompletionRequest
-from api.dialects.openai.thinking import ThinkingFields, budget_field_of
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.responses import decode as responses
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.responses.tools import Offered
+from api.dialects.responses.store import Referred, ResponseStore
 from api.dialects.spellings import (
     CONSTRAINT,
     MEANINGS,
@@ -44,6 +44,7 @@ class Dialect:
 
 
 TURN = [{"role": "user", "content": "hello"}]
+NOTHING = Referred(ResponseStore.by_default(), "", ())
 CHAT = Dialect(
     "chat", ChatCompletionRequest, {"messages": TURN}, lambda body: openai.generation_request(body)
 )
@@ -54,7 +55,7 @@ RESPONSES = Dialect(
     "responses",
     CreateResponse,
     {"input": "hello"},
-    lambda body: responses.generation_request(body, [], Offered.of(body.tools)),
+    lambda body: responses.decoded(body, None, NOTHING).requests[0],
 )
 MESSAGES = Dialect(
     "messages",
@@ -234,7 +235,7 @@ def test_thinking_that_is_off_has_no_budget(dialect: Dialect, budgets: dict[str,
     body = {**dialect.body, "enable_thinking": False, "thinking_token_budget": 5, **budgets}
     read = dialect.schema.model_validate(body)
     assert isinstance(read, ThinkingFields)
-    assert budget_field_of(read) == ""
+    assert THINKING_BUDGET.asked_by(read) is None
     request = dialect.decode(read)
     assert request.thinking_tokens is None
     assert isinstance(request.prompt, ChatPrompt)

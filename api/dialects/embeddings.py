@@ -7,20 +7,55 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from fastapi import APIRouter
 from fastapi.responses import Response
+from pydantic import AfterValidator, Field, field_validator
 
 from api.access.auth import CallerOf
 from api.bodies.json_pieces import JsonList
-from api.dialects.completions.schema import PromptItem
-from api.dialects.embeddings.schema import EmbeddingRequest, Encoding
+from api.bodies.unsupported import EMBEDDINGS
+from api.dialects.completions.schema import PromptItem, in_list
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
-from api.dialects.readings import numbers, read, usage_object
+from api.dialects.readings import ReadingRequest, numbers, read, usage_object
 from api.served_models import ServedModels
 from scheduler.events import Finished
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
+
+Encoding: TypeAlias = Literal["float", "base64"]
+MAX_INPUTS = 2048
+"""OpenAI's own bound."""
+MAX_NAME_CHARACTERS = 256
+
+
+def _not_empty(items: list[PromptItem]) -> list[PromptItem]:
+    if not all(items):
+        raise ValueError("a text is empty")
+    return items
+
+
+class EmbeddingRequest(ReadingRequest):
+    """`POST /v1/embeddings`."""
+
+    unsupported = EMBEDDINGS
+    id_prefix = "embd"
+
+    input: Annotated[list[PromptItem], in_list(MAX_INPUTS), AfterValidator(_not_empty)]
+    encoding_format: Encoding = "float"
+    dimensions: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    # vLLM's name; -1 is the model's context.
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=2**31 - 1)
+    # Text Embeddings Inference's name: one of the model's own prompts goes before each text.
+    prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARACTERS)
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _leaves_something(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("it must be -1, for the model's context, or at least 1")
+        return value
 
 
 def embedding_routes(models: ServedModels) -> APIRouter:

@@ -1,4 +1,4 @@
-"""Sockets that a service manager opened, and what is no such socket."""
+"""What a service manager gives a server and hears of it: sockets, and sd_notify."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from tempfile import TemporaryDirectory
 
 import pytest
 from trio.testing import trio_test
 
-from api.http.service_manager import inherited_listeners
+from api.http.listening import ServiceNotice, inherited_listeners
 from scheduler.errors import StartupError
 
 FIRST = 200
@@ -95,17 +95,28 @@ def test_what_does_not_listen_is_refused(tmp_path: Path) -> None:
             inherited_listeners(dict(environment), 0, FIRST)
 
 
-@trio_test
-async def test_a_system_that_does_not_say_whether_a_socket_listens_is_trusted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """macOS has SO_ACCEPTCONN, and answers ENOPROTOOPT."""
+def test_a_message_is_one_datagram_of_lines() -> None:
+    """Processes started from here, which inherit the environment, report nothing; and a manager that is gone,
+    or was never there, is not missed."""
+    # Not in tmp_path: a socket's path has at most 103 bytes on macOS, whose TMPDIR has 49.
+    with (
+        TemporaryDirectory(dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        manager.bind(f"{folder}/notify")
+        given = {"NOTIFY_SOCKET": manager.getsockname(), "KEPT": "1"}
+        notice = ServiceNotice(given)
+        assert given == {"KEPT": "1"}
+        notice.send(READY="1", STATUS="two\nlines")
+        assert manager.recv(4096) == b"READY=1\nSTATUS=two lines"
+    notice.send(READY="1")
+    ServiceNotice({}).send(READY="1")
 
-    def refused(*_: object) -> NoReturn:
-        raise OSError(42, "Protocol not available")
 
-    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
-        monkeypatch.setattr(socket.socket, "getsockopt", refused)
-        (listener,) = inherited_listeners(environment, 0, FIRST)
-        monkeypatch.undo()
-        await listener.aclose()
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
+def test_an_abstract_name_begins_with_an_at_sign() -> None:
+    name = f"penstock-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(f"\0{name}")
+        ServiceNotice({"NOTIFY_SOCKET": f"@{name}"}).send(READY="1")
+        assert receiver.recv(4096) == b"READY=1"
