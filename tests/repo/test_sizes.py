@@ -50,7 +50,7 @@ BUDGET = {
     "scheduler/engine/prefix": 1_532,
     "scheduler/engines": 2_557,
     "scheduler/fleet": 840,
-    "scheduler/grammar": 2_681,
+    "scheduler/grammar": 2_669,
     "scheduler/intake": 1_095,
     "scheduler/models": 276,
     "scheduler/processes": 593,
