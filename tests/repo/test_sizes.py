@@ -50,7 +50,7 @@ BUDGET = {
     "scheduler/engine/prefix": 1_442,
     "scheduler/engines": 2_556,
     "scheduler/fleet": 840,
-    "scheduler/grammar": 2_681,
+    "scheduler/grammar": 2_669,
     "scheduler/intake": 1_095,
     "scheduler/models": 275,
     "scheduler/processes": 593,
