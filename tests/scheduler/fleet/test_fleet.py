@@ -105,6 +105,23 @@ async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_c
 
 
 @trio_test
+async def test_an_operator_unloads_a_model_while_it_is_loaded_and_when_it_is(
+    autojump_clock: MockClock,
+) -> None:
+    """It can be loaded again."""
+    farm = Farm("planner", "titles")
+    async with running(farm):
+        farm.fleet.load("titles", trio.current_time())
+        await farm.reaches("titles", ModelState.LOADING)
+        farm.fleet.unload("titles")
+        await trio.sleep(100.0)
+        assert farm.state("titles") is ModelState.UNLOADED
+        await farm.answer("titles")
+        farm.fleet.unload("titles")
+        await farm.reaches("titles", ModelState.UNLOADED)
+
+
+@trio_test
 async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", idle_seconds=10.0)
     async with running(farm):
