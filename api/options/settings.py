@@ -154,9 +154,8 @@ class ServeSettings(ModelSettings):
     )
     speculation: Literal["auto", "none"] = option(
         "Engine",
-        "auto: a step verifies several tokens of a sequence, drafted from its own text, its grammar or the"
-        " request's prediction, where that is expected to save time; the tokens are the same. none: one token"
-        " a step.",
+        "auto: a step verifies several tokens of a sequence, drafted from its own text or its grammar, where"
+        " that is expected to save time; the tokens are the same. none: one token a step.",
         "auto",
     )
     scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(

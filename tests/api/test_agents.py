@@ -13,9 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.unknown_fields import HEADER
 from tests.api.client import prompts, served
@@ -43,7 +41,7 @@ async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback
 
 @pytest.mark.parametrize("agent", AGENTS)
 @trio_test
-async def test_an_agents_own_request_is_answered(agent: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_agents_own_request_is_answered(agent: str, autojump_clock: MockClock) -> None:
     """No field is refused, and its stream ends with the model's text."""
     launcher, response = await replay(agent)
     assert response.status_code == 200, response.text
@@ -56,21 +54,21 @@ async def test_an_agents_own_request_is_answered(agent: str, autojump_clock: tri
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
 @trio_test
-async def test_an_agents_requests_are_one_session(agent: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_agents_requests_are_one_session(agent: str, autojump_clock: MockClock) -> None:
     """Each agent names it in a header of its own; the fair queue groups its turns by it."""
     launcher, _ = await replay(agent)
     assert launcher.submits[0].session
 
 
 @trio_test
-async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testing.MockClock) -> None:
+async def test_claude_code_finds_somebody_at_the_root(autojump_clock: MockClock) -> None:
     """`HEAD /` is its first request."""
     async with served(Playback(SAID)) as client:
         assert (await client.head("/")).status_code == 200
 
 
 @trio_test
-async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: MockClock) -> None:
     """The model gets one name; the call has the two, streamed and whole; sent back, it is one again."""
     call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
     for stream in (True, False):
@@ -115,9 +113,7 @@ async def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name
 
 
 @trio_test
-async def test_tools_that_run_at_openai_are_left_out_and_named(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_tools_that_run_at_openai_are_left_out_and_named(autojump_clock: MockClock) -> None:
     """Clients offer them by default, and an offer requires no use; next year's types are none of ours."""
     kinds = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "telepathy")
     tools = [*captured("codex")["body"]["tools"], *({"type": kind, "name": "x"} for kind in kinds)]

@@ -124,10 +124,6 @@ CASES = {
         {"penstock_service_gap_tokens": "80000x120"}, {"penstock_service_gap_tokens": "80000x55 100x60"}
     ),
     "PenstockCancelSlow": Case(cancels(5), cancels(0)),
-    "PenstockCacheFault": Case(
-        engines("penstock_prefix_integrity_complaints_total", "0x120", "0x50 1x60"),
-        engines("penstock_prefix_integrity_complaints_total", "0x120", "1x120"),
-    ),
     "PenstockDiskTierErrors": Case(
         engines("penstock_prefix_disk_errors_total", "0+1x120", "0x120"),
         engines("penstock_prefix_disk_errors_total", "0x50 1x60", "0x50 1x60"),

@@ -111,10 +111,8 @@ def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
     elements: Counter[str] = Counter()
     for tensor in stored:
         elements[tensor.dtype] += tensor.elements
-    floats = {name: count for name, count in elements.items() if name in _DTYPES}
-    if not floats:
-        return max(elements, key=elements.__getitem__, default="").lower()
-    return _DTYPES[max(floats, key=floats.__getitem__)]
+    by_size = [name for name, _ in elements.most_common()]
+    return next((_DTYPES[name] for name in by_size if name in _DTYPES), "".join(by_size[:1]).lower())
 
 
 def quantization(config: Mapping[str, Any]) -> str:

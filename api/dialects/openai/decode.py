@@ -19,7 +19,6 @@ from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.repetition import NEVER, Repetition
 from scheduler.request import (
-    MAX_PREDICTION_CHARACTERS,
     ChatPrompt,
     GenerationRequest,
     Message,
@@ -39,7 +38,6 @@ def generation_request(
         prompt=replace(prompt, continue_final=body.continues),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
         **common(body, defaults, caller, adapter),
     )
 

@@ -36,16 +36,12 @@ _json = msgspec.json.Encoder()
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    completion = {"reasoning_tokens": usage.reasoning_tokens}
-    if usage.predicted is not None:
-        accepted, rejected = usage.predicted
-        completion |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": completion,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 

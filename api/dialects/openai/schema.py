@@ -10,14 +10,12 @@ from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.sampling_values import SamplingFields
-from api.dialects.openai.messages import ChatMessage, Prediction
+from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
 from api.dialects.spellings import BoundFields
 from scheduler.request import (
-    MAX_PREDICTION_CHARACTERS,
-    MAX_PREDICTION_TOKENS,
     MAX_TOP_LOGPROBS,
     PRIORITIES,
 )
@@ -31,10 +29,7 @@ MAX_STOP_TOKENS = 256
 BOOKKEEPING = "for the provider's accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
 NO_PADDING = "stream events are not padded"
-_PREDICTION = Partly(
-    "it saves time and changes no token; it is cut"
-    f" after {MAX_PREDICTION_TOKENS:,} tokens or {MAX_PREDICTION_CHARACTERS:,} characters"
-)
+_PREDICTION = WithoutEffect("drafts are the prompt's", named_unless=())
 _MAX_SALT_CHARACTERS = 256
 
 
@@ -143,7 +138,7 @@ class ChatCompletionRequest(ChatFields, CompletionFields):
     ] = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
-    prediction: Annotated[Prediction | None, _PREDICTION] = None
+    prediction: Annotated[Any, BeforeValidator(lambda given: None), _PREDICTION] = None
 
     # OpenRouter's and vLLM's.
     include_reasoning: StrictBool = True
@@ -168,11 +163,6 @@ class ChatCompletionRequest(ChatFields, CompletionFields):
     def custom_names(self) -> frozenset[str]:
         """Return the names of the tools that are called with one text."""
         return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
-
-    def release(self) -> None:
-        super().release()
-        if self.prediction is not None:
-            self.prediction.release()
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:

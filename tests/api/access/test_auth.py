@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.options import load
@@ -26,7 +26,7 @@ MESSAGE = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
 
 
 @trio_test
-async def test_without_a_key_nothing_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+async def test_without_a_key_nothing_is_answered(autojump_clock: MockClock) -> None:
     """401 in the caller's dialect, whatever the path, before the body is read."""
     scheduler = make_scheduler(LoopbackLauncher())
     broken = {"content": b"{", "headers": {"content-type": "application/json"}}
@@ -53,7 +53,7 @@ async def test_without_a_key_nothing_is_answered(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.MockClock) -> None:
+async def test_either_header_opens_every_dialect(autojump_clock: MockClock) -> None:
     """And the endpoints for load balancers and collectors stay open."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, keys=KEYS) as client:
@@ -78,9 +78,7 @@ async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.Mo
     ],
 )
 @trio_test
-async def test_the_key_names_the_tenant(
-    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_key_names_the_tenant(path: str, body: dict[str, Any], autojump_clock: MockClock) -> None:
     """In every dialect; without keys there is one tenant."""
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
@@ -92,7 +90,7 @@ async def test_the_key_names_the_tenant(
 
 
 @trio_test
-async def test_tenants_do_not_see_each_others_responses(autojump_clock: trio.testing.MockClock) -> None:
+async def test_tenants_do_not_see_each_others_responses(autojump_clock: MockClock) -> None:
     """Neither to read, nor to continue, nor to delete."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, keys=KEYS) as client:
@@ -116,7 +114,7 @@ OPERATORS = (
 @pytest.mark.parametrize(("method", "path"), OPERATORS)
 @trio_test
 async def test_the_operators_endpoints_want_an_admin_key(
-    method: str, path: str, autojump_clock: trio.testing.MockClock
+    method: str, path: str, autojump_clock: MockClock
 ) -> None:
     """403 for other keys, 401 for none; without keys, everybody is an operator."""
     scheduler = make_scheduler(LoopbackLauncher())
@@ -185,9 +183,7 @@ def test_a_bad_key_is_refused_and_not_told(given: str | None, text: str | None, 
 
 
 @trio_test
-async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_only_bearers_of_a_key_see_what_the_engine_died_of(autojump_clock: MockClock) -> None:
     """`/ready` needs no key; the engine's error text does. A wrong key counts as none there."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.access.allowed_hosts import AllowedHosts
 from api.access.api_keys import load_keys
@@ -123,9 +121,7 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
     ],
 )
 @trio_test
-async def test_requests(
-    path: str, headers: dict[str, str], status: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_requests(path: str, headers: dict[str, str], status: int, autojump_clock: MockClock) -> None:
     scheduler = make_scheduler(LoopbackLauncher())
     async with (
         running(scheduler),
@@ -139,7 +135,7 @@ async def test_requests(
 
 
 @trio_test
-async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: MockClock) -> None:
     """In the form of the request's dialect, also for a preflight."""
     scheduler = make_scheduler(LoopbackLauncher())
     foreign = {**LOCAL, "origin": "http://evil.example"}
@@ -178,7 +174,7 @@ async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: tri
 )
 @trio_test
 async def test_an_allowed_origin_s_preflight_is_answered(
-    origin: str, given: list[str], status: int, autojump_clock: trio.testing.MockClock
+    origin: str, given: list[str], status: int, autojump_clock: MockClock
 ) -> None:
     """Without a key, which a preflight never has; also where the browser asks whether a page may reach the
     user's own network; and the answer can be read."""

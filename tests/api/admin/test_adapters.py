@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig
 from scheduler.engines.adapters import source_of
@@ -40,7 +38,7 @@ async def text_of(client: httpx.AsyncClient, model: str, **fields: Any) -> str:
 
 @trio_test
 async def test_a_model_s_name_and_an_adapter_s_name_ask_for_the_adapter(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     scheduler = with_adapters(tmp_path, "red", "blue")
     async with running(scheduler), client_of(scheduler) as client:
@@ -53,9 +51,7 @@ async def test_a_model_s_name_and_an_adapter_s_name_ask_for_the_adapter(
 
 
 @trio_test
-async def test_models_list_adapters_with_their_parent(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_models_list_adapters_with_their_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
     scheduler = with_adapters(tmp_path, "red")
     async with running(scheduler), client_of(scheduler) as client:
         listed = (await client.get("/v1/models")).json()
@@ -73,7 +69,7 @@ async def test_models_list_adapters_with_their_parent(
 
 @trio_test
 async def test_a_client_cannot_name_an_adapter_s_prefixes_by_a_salt(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     scheduler = with_adapters(tmp_path, "red")
     (source,) = scheduler.pool.adapters.present

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import trio
-import trio.testing
 from prometheus_client import exposition as classic
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.admin.metrics import exposition_of
 from api.http.refusals import Refusal
@@ -19,7 +18,7 @@ from tests.fakes.scheduling import make_scheduler, running
 
 
 @trio_test
-async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.testing.MockClock) -> None:
+async def test_answers_are_counted_by_template_and_status(autojump_clock: MockClock) -> None:
     """A hundred paths are one route, and an unknown method is `other`."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -45,7 +44,7 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 
 
 @trio_test
-async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_servers_own_counts_are_metrics(autojump_clock: MockClock) -> None:
     """Each once, at any number of scrapes."""
     assert {refusal.code for refusal in Refusal} == set(HTTP_REFUSALS)
     scheduler = make_scheduler(LoopbackLauncher())
@@ -65,7 +64,7 @@ async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.M
 
 
 @trio_test
-async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: MockClock) -> None:
     """After each family; the text is the library's own."""
     metrics = Metrics()
     for number in range(20):

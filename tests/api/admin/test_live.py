@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import httpx
-import trio.testing
+import trio
 from fastapi import FastAPI
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.admin.live import PAGE, live_routes
 from scheduler.requests.lifecycle import State
@@ -43,7 +43,7 @@ def named(body: str, name: str) -> list[Any]:
 
 
 @trio_test
-async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testing.MockClock) -> None:
+async def test_snapshots_come_until_the_drain_is_done(autojump_clock: MockClock) -> None:
     """Each request is shown once, no prompt text at all, and the stream does not delay the drain."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler) as nursery, client_of(scheduler) as client:
@@ -71,7 +71,7 @@ async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: MockClock) -> None:
     """The first snapshot has every sample that is kept, each later one what came since; none comes twice."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler) as nursery, client_of(scheduler) as client:
@@ -96,7 +96,7 @@ async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.t
 
 
 @trio_test
-async def test_a_stream_is_of_one_model_and_lists_them_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stream_is_of_one_model_and_lists_them_all(autojump_clock: MockClock) -> None:
     """The first one's unless another is named; it ends when the whole server is drained."""
     tiny, large = (make_scheduler(LoopbackLauncher()) for _ in range(2))
     app = FastAPI()
@@ -135,7 +135,7 @@ async def test_a_stream_is_of_one_model_and_lists_them_all(autojump_clock: trio.
 
 
 @trio_test
-async def test_a_server_that_retires_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_server_that_retires_ends_its_streams(autojump_clock: MockClock) -> None:
     """An open page would keep the old process alive; it connects again, and sees the new one."""
     scheduler = make_scheduler(LoopbackLauncher())
     models = several({"tiny": scheduler})

@@ -7,9 +7,8 @@ from importlib.metadata import version
 import httpx
 import trio
 import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
-from api.admin.operations import rounded
 from scheduler.config import RecoveryConfig
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
@@ -17,7 +16,7 @@ from tests.fakes.scheduling import make_scheduler, running
 
 
 @trio_test
-async def test_ready_follows_the_engine(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ready_follows_the_engine(autojump_clock: MockClock) -> None:
     """503 before the first engine is up and while a dead one is replaced; 200 otherwise."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher)
@@ -38,7 +37,7 @@ async def test_ready_follows_the_engine(autojump_clock: trio.testing.MockClock) 
 
 
 @trio_test
-async def test_health_is_about_progress(autojump_clock: trio.testing.MockClock) -> None:
+async def test_health_is_about_progress(autojump_clock: MockClock) -> None:
     """An engine that hangs inside a step is reported, although its process lives."""
     scheduler = make_scheduler(LoopbackLauncher(faulty(hang_at_step=3)))
     async with running(scheduler) as nursery, client_of(scheduler) as client:
@@ -57,16 +56,8 @@ async def _post(client: httpx.AsyncClient, text: str = "hello") -> None:
     await client.post("/v1/chat/completions", json=chat(text))
 
 
-def test_small_numbers_keep_three_digits() -> None:
-    """A step of a small model takes less than a millisecond."""
-    given = {"a": 0.00031415, "b": [12.34567], "c": 1234.5678, "d": 0.0, "e": -0.00012345, "f": 7}
-    assert rounded(given) == {"a": 0.000314, "b": [12.346], "c": 1234.568, "d": 0.0, "e": -0.000123, "f": 7}
-
-
 @trio_test
-async def test_the_api_describes_itself_without_the_outside_world(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_api_describes_itself_without_the_outside_world(autojump_clock: MockClock) -> None:
     """`/docs` loads its scripts from this server: it works on a machine without network."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -80,7 +71,7 @@ async def test_the_api_describes_itself_without_the_outside_world(
 
 
 @trio_test
-async def test_ready_says_why_nothing_is_admitted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ready_says_why_nothing_is_admitted(autojump_clock: MockClock) -> None:
     """In a crash loop: 503 with the reason and a time, also while an engine is up."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, recovery=RecoveryConfig(max_engine_deaths=2))

@@ -9,8 +9,7 @@ import pytest
 import structlog
 import structlog.testing
 import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.answers.blocks import BLOCK, FEEDERS
 from scheduler.shared.messages import ScriptedPlan
@@ -34,7 +33,7 @@ EXPECTED = [vector(text_tokens(text)) for text in TEXTS]
 @pytest.mark.parametrize("max_queue", [1, 5, 1024])
 @trio_test
 async def test_a_batch_of_any_size_fits_a_queue_of_any_size(
-    max_queue: int, autojump_clock: trio.testing.MockClock
+    max_queue: int, autojump_clock: MockClock
 ) -> None:
     """All of its vectors, in order; the queue never holds more than the blocks that are under way."""
     scheduler = embedding_scheduler(max_queue=max_queue)
@@ -62,9 +61,7 @@ async def answer_of(client: httpx.AsyncClient, answers: dict[str, Any], name: st
 
 
 @trio_test
-async def test_a_later_block_waits_where_the_first_would_be_refused(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_later_block_waits_where_the_first_would_be_refused(autojump_clock: MockClock) -> None:
     """Others fill the queue while a batch is under way: it is answered, new batches are refused, and hardly
     anything but these counts as refused."""
     scheduler = embedding_scheduler(plan=ScriptedPlan(step_seconds=0.05), max_queue=20, max_slots=2)
@@ -87,7 +84,7 @@ async def test_a_later_block_waits_where_the_first_would_be_refused(
 
 
 @trio_test
-async def test_the_timeout_is_that_of_the_whole_batch(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_timeout_is_that_of_the_whole_batch(autojump_clock: MockClock) -> None:
     """Each block alone would be done in time."""
     scheduler = embedding_scheduler(plan=ScriptedPlan(step_seconds=0.1))
     async with running(scheduler), client_of(scheduler, model=MODEL) as client:
@@ -100,7 +97,7 @@ async def test_the_timeout_is_that_of_the_whole_batch(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_a_client_that_leaves_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_leaves_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     """Its texts leave the queue and the engine, and no further block enters."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.1), folder=FOLDER)
@@ -114,7 +111,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(autojump_clock: trio.t
 
 
 @trio_test
-async def test_a_batch_has_one_log_line(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_batch_has_one_log_line(autojump_clock: MockClock) -> None:
     """With its numbers, and none of its texts; each text's own line is for debugging."""
     scheduler = embedding_scheduler()
     async with running(scheduler), client_of(scheduler, model=MODEL) as client:

@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from api.answers.event_stream import _send_all
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Echo, Envelope
+from api.dialects.responses.envelope import Envelope
 from api.dialects.responses.event_log import EventLog
 from api.dialects.responses.schema import CreateResponse
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
@@ -36,7 +36,7 @@ def _longest_turn_of_an_end(tokens: int) -> float:
     ended = Finished(FinishReason.STOP, Usage(1, 0, tokens, 0))
     stored, log, longest = list[bytes](), EventLog(max_bytes=1 << 30), Longest()
     body = CreateResponse.model_validate({"input": "x"})
-    envelope = Envelope("resp_1", 7, "m", Echo.of(body, Sampling(), {}))
+    envelope = Envelope.of(body, "resp_1", "m", Sampling(), {})
     encoder = ResponseEncoder(envelope, lambda status, text, blocks: stored.append(text))
     for _ in range(tokens // 32):
         encoder.event(0, TextDelta("word " * 32, (entry,) * 32))

@@ -7,9 +7,7 @@ import re
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.answers.errors import NO_KEY, WRONG_KEY, ApiError, from_scheduler
 from api.served_models import ServedModels
@@ -74,7 +72,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
 
 
 @trio_test
-async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_template_failure_is_the_clients_error(autojump_clock: MockClock) -> None:
     """400 with the template's own message; streaming requests get it as a status, not as an event."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -86,7 +84,7 @@ async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.test
 
 
 @trio_test
-async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: MockClock) -> None:
     """With OpenAI's error code, so that agents compact their history and go on."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -100,7 +98,7 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: tr
 
 
 @trio_test
-async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.MockClock) -> None:
+async def test_while_draining_new_requests_get_503(autojump_clock: MockClock) -> None:
     """With Retry-After, and `/ready` reports the same."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -115,9 +113,7 @@ async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_unknown_model_is_a_404_that_names_the_served_ones(autojump_clock: MockClock) -> None:
     """Any of the served names works, also one with a slash; no name means the only model."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -136,9 +132,7 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
 
 
 @trio_test
-async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(autojump_clock: MockClock) -> None:
     """404 and 405 as error objects, for clients that parse every answer."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:

@@ -12,11 +12,10 @@ from typing import Any, TypeVar, get_type_hints
 
 import pytest
 import trio
-import trio.testing
 from fastapi import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies import json_text
 from api.bodies.body import Body
@@ -185,7 +184,7 @@ def test_models_of_bodies_are_bounded_however_many_wait(
     assert (lane_of(text) is Lane.LARGE) == (most == 1)
 
     @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
+    async def check(clock: MockClock) -> None:
         nonlocal greatest
         scheduler = make_scheduler(LoopbackLauncher())
         scheduler.offload = in_place
@@ -197,7 +196,7 @@ def test_models_of_bodies_are_bounded_however_many_wait(
             for _ in range(10):
                 nursery.start_soon(partial(client.post, path, content=text))
 
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    check(clock=MockClock(autojump_threshold=0))
     assert 1 <= greatest <= most
 
 
@@ -217,7 +216,7 @@ _HOLDERS = (Body, ChatPrompt, TextPrompt, TokenPrompt, Tool)
 @pytest.mark.parametrize(("path", "body"), PROMPTS)
 @trio_test
 async def test_nobody_holds_the_objects_of_a_prompt_that_is_tokens(
-    path: str, body: dict[str, Any], stream: bool, autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], stream: bool, autojump_clock: MockClock
 ) -> None:
     """Its charge has ended, and the answer may take minutes: a thousand of them were gigabytes."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=100.0))
@@ -274,7 +273,7 @@ def test_what_is_validated_on_the_event_loop_is_small() -> None:
 
 
 @trio_test
-async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_echo_is_bounded(autojump_clock: MockClock) -> None:
     """By n, by the prompts, and by both."""
     scheduler = make_scheduler(LoopbackLauncher())
     long = "x" * (1 << 14)
@@ -292,7 +291,7 @@ async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 
 
 @trio_test
-async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_error_quotes_no_more_than_a_little(autojump_clock: MockClock) -> None:
     """A value may be a megabyte."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:

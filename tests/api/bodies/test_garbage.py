@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.garbage import LATEST_SECONDS, LOOK_SECONDS, MOST_SECONDS, LargeWork, collect_when_idle
 
@@ -27,9 +27,7 @@ def _collector() -> Iterator[None]:
 
 
 @trio_test
-async def test_no_full_collection_while_a_thousand_conversations_wait(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_no_full_collection_while_a_thousand_conversations_wait(autojump_clock: MockClock) -> None:
     """Whatever is made beside them; the next one finds the garbage that was left."""
     busy, generations = True, list[int]()
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from tests.api.client import chat, client_of
 from tests.fakes.playback import Playback
@@ -17,7 +15,7 @@ from tests.fakes.scheduling import make_scheduler, running
 @pytest.mark.parametrize("named", [None, "application/x-www-form-urlencoded", "text/plain", "a/b; charset=c"])
 @trio_test
 async def test_a_body_is_json_whatever_its_client_calls_it(
-    named: str | None, autojump_clock: trio.testing.MockClock
+    named: str | None, autojump_clock: MockClock
 ) -> None:
     """`curl -d` says that it is a form. One that is none of it is named in the same words."""
     scheduler = make_scheduler(Playback("ok"))
@@ -34,7 +32,7 @@ async def test_a_body_is_json_whatever_its_client_calls_it(
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "br", "zstd", "identity, gzip"])
 @trio_test
 async def test_a_compressed_body_is_a_415_that_names_its_encoding(
-    encoding: str, autojump_clock: trio.testing.MockClock
+    encoding: str, autojump_clock: MockClock
 ) -> None:
     """In the client's dialect, and before the body is read. One that says it is plain is read."""
     scheduler = make_scheduler(Playback("ok"))

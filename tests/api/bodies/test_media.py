@@ -7,11 +7,9 @@ import base64
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies import media
 from tests.api.client import client_of
@@ -204,10 +202,10 @@ def test_each_part_is_a_line_of_its_own(path: str) -> None:
     """In its place, between the words around it; a document of text is its text."""
 
     @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
+    async def check(clock: MockClock) -> None:
         body, prompt = GOLDEN[path]
         status, answer, got = await prompt_of(path, body)
         assert status == 200, answer
         assert got == prompt
 
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    check(clock=MockClock(autojump_threshold=0))

@@ -6,10 +6,8 @@ import re
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from structlog.testing import capture_logs
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.body import Body
 from api.bodies.unknown_fields import HEADER, MAX_NAME_CHARACTERS, MAX_NAMES, MORE, UnknownFields
@@ -43,7 +41,7 @@ def answering() -> Any:
 @pytest.mark.parametrize("target", TARGETS, ids=[target.path for target in TARGETS])
 @trio_test
 async def test_every_body_may_have_an_unknown_field_which_the_answer_names(
-    target: Target, autojump_clock: trio.testing.MockClock
+    target: Target, autojump_clock: MockClock
 ) -> None:
     """A clean body's answer has no such header, and the route alone is counted."""
     scheduler = answering()
@@ -59,9 +57,7 @@ async def test_every_body_may_have_an_unknown_field_which_the_answer_names(
 
 @pytest.mark.parametrize("target", STREAMING, ids=[target.path for target in STREAMING])
 @trio_test
-async def test_a_stream_names_them_in_its_head(
-    target: Target, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_stream_names_them_in_its_head(target: Target, autojump_clock: MockClock) -> None:
     """Before its first event."""
     scheduler = answering()
     async with running(scheduler), client_of(scheduler) as client:
@@ -71,7 +67,7 @@ async def test_a_stream_names_them_in_its_head(
 
 
 @trio_test
-async def test_the_request_is_the_same_without_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_request_is_the_same_without_them(autojump_clock: MockClock) -> None:
     """The engine gets what the clean body asks for, and the request's log line names what was ignored."""
     launcher = Playback("ok")
     scheduler = make_scheduler(launcher)

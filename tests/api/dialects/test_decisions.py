@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
-from scheduler.engine.scripted_answers import digest, scripted_labels
+from scheduler.engine.scripted_backend import digest, scripted_labels
 from scheduler.request import ChatPrompt, Message
 from tests.api.client import chat, served
 from tests.fakes.byte_tokenizer import ByteTokenizer

@@ -17,7 +17,7 @@ from trio.testing import trio_test
 
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
-from scheduler.engine.scripted_answers import digest, scripted_vector
+from scheduler.engine.scripted_backend import digest, scripted_vector
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.service import Scheduler

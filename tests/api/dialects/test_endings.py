@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.options.options import load
-from scheduler.answer.detokenizer import ByteTable, Detokenizer, TableDetokenizer
+from scheduler.answer.detokenizer import ByteTable, Detokenizer
 from scheduler.prompt.preparation import Preparation
 from scheduler.repetition import Repetition
 from scheduler.service import Scheduler
@@ -58,10 +57,8 @@ class TurnTokenizer(ByteTokenizer):
     def token_bytes(self, token_id: int) -> bytes:
         return TURN.encode() if token_id == CODE else super().token_bytes(token_id)
 
-    def detokenizer(
-        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
-    ) -> Detokenizer:
-        return TableDetokenizer(_Table())
+    def detokenizer(self, spelled: frozenset[str] = frozenset(), *, begun: bool = False) -> Detokenizer:
+        return Detokenizer(_Table())
 
 
 STOPS = {

@@ -15,7 +15,7 @@ from trio.testing import trio_test
 
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
-from scheduler.engine.scripted_answers import digest, scripted_labels
+from scheduler.engine.scripted_backend import digest, scripted_labels
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.request import ChatPrompt, TextPrompt

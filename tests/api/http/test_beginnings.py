@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 from starlette.types import Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.beginnings import AT_ONCE
 from api.http.limits import Limits
-from tests.api.http.wire import Client, Site, post, read_body, respond, serving
+from tests.api.http.wire import GET, Client, Site, post, read_body, respond, serving
 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 MANY = 200
@@ -73,7 +73,7 @@ async def send_together(clients: Sequence[Client], data: Callable[[int], bytes])
 
 @pytest.mark.parametrize("cut", [0, 1, 30, -1], ids=["at once", "method", "head", "body"])
 @trio_test
-async def test_few_begin_in_a_pass(cut: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_few_begin_in_a_pass(cut: int, autojump_clock: MockClock) -> None:
     """Wherever the first part of a request ended."""
     async with counted() as (app, clients):
         if cut:
@@ -83,10 +83,14 @@ async def test_few_begin_in_a_pass(cut: int, autojump_clock: trio.testing.MockCl
         assert {int(body) for body, _ in app.read} == set(range(MANY))
         assert max(Counter(number for _, number in app.read).values()) <= AT_ONCE
         assert {(await client.read_response()).status for client in clients} == {200}
+        app.begun.clear()
+        await send_together(clients, lambda number: GET)
+        assert len(app.begun) == MANY
+        assert max(Counter(app.begun).values()) <= AT_ONCE
 
 
 @trio_test
-async def test_few_heads_are_read_in_a_pass(autojump_clock: trio.testing.MockClock) -> None:
+async def test_few_heads_are_read_in_a_pass(autojump_clock: MockClock) -> None:
     """Reading one takes as long as a tenth of its beginning. These are refused when they are read."""
     async with counted() as (app, clients):
         await send_together(clients, lambda number: b"POST / HTTP/1.1\r\n\r\n")
@@ -95,7 +99,7 @@ async def test_few_heads_are_read_in_a_pass(autojump_clock: trio.testing.MockClo
 
 
 @trio_test
-async def test_a_probe_does_not_wait_behind_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_probe_does_not_wait_behind_them(autojump_clock: MockClock) -> None:
     """Nor does one that came while the last was answered."""
     async with counted() as (app, clients):
         await send_together(clients, lambda number: post(b"x") if number else PROBE)
@@ -112,7 +116,7 @@ async def test_a_probe_does_not_wait_behind_them(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_who_is_refused_takes_no_turn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_is_refused_takes_no_turn(autojump_clock: MockClock) -> None:
     """A crowd beyond the limit delays nobody's beginning."""
     async with counted(Limits(connections=1, refusals=MANY)) as (app, (served, *refused)):
         async with trio.open_nursery() as nursery:

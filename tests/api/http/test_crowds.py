@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.limits import Limits, refusal_limits
 from api.http.refusals import Refusal
@@ -33,7 +33,7 @@ async def occupied(site: Site) -> None:
 
 @pytest.mark.parametrize("asks", [True, False], ids=["with a request", "silent"])
 @trio_test
-async def test_a_flood_waits_and_is_answered(asks: bool, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_flood_waits_and_is_answered(asks: bool, autojump_clock: MockClock) -> None:
     """Beyond `refusals` at the same time, connections wait in the backlog: each is answered in its turn, and
     none is closed without an answer."""
     async with serving(Sleeper(), FULL) as site:
@@ -61,7 +61,7 @@ async def test_a_flood_waits_and_is_answered(asks: bool, autojump_clock: trio.te
 
 
 @trio_test
-async def test_refusals_at_the_same_time_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
+async def test_refusals_at_the_same_time_are_bounded(autojump_clock: MockClock) -> None:
     """Clients that neither ask nor read an answer hold two places and no more; the third is not accepted."""
     async with serving(Sleeper(), FULL) as site:
         await occupied(site)
@@ -76,7 +76,7 @@ async def test_refusals_at_the_same_time_are_bounded(autojump_clock: trio.testin
 
 
 @trio_test
-async def test_the_503_follows_the_request_that_it_answers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_503_follows_the_request_that_it_answers(autojump_clock: MockClock) -> None:
     """The whole upload is read before the close, so that no reset overtakes the answer; which has the
     request's own id."""
     async with serving(Sleeper(), FULL) as site:
@@ -95,7 +95,7 @@ async def test_the_503_follows_the_request_that_it_answers(autojump_clock: trio.
 )
 @trio_test
 async def test_whatever_a_refused_client_says_is_answered(
-    said: bytes, status: int, autojump_clock: trio.testing.MockClock
+    said: bytes, status: int, autojump_clock: MockClock
 ) -> None:
     """Half a request gets 503 in time, nonsense 400, and the answer to HEAD has no body."""
     async with serving(Sleeper(), FULL) as site:
@@ -111,7 +111,7 @@ async def test_whatever_a_refused_client_says_is_answered(
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 @trio_test
 async def test_probes_are_answered_when_every_connection_is_taken(
-    method: bytes, autojump_clock: trio.testing.MockClock
+    method: bytes, autojump_clock: MockClock
 ) -> None:
     """Once a connection, which then closes; any other method or path gets 503."""
     async with serving(sleeper_with_probe, FULL, always_answered=["/health"]) as site:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 from starlette.types import Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.limits import Limits
 from api.http.refusals import Refusal
@@ -23,7 +23,7 @@ async def _drip(client: Client, data: bytes, seconds: float) -> None:
 
 
 @trio_test
-async def test_headers_that_drip_are_cut(autojump_clock: trio.testing.MockClock) -> None:
+async def test_headers_that_drip_are_cut(autojump_clock: MockClock) -> None:
     """A byte each half second keeps a connection for header_seconds and no longer: 408."""
     async with serving(echo, Limits(header_seconds=10)) as site:
         client = site.connect()
@@ -37,9 +37,7 @@ async def test_headers_that_drip_are_cut(autojump_clock: trio.testing.MockClock)
 
 
 @trio_test
-async def test_the_deadline_of_headers_starts_with_their_first_byte(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_deadline_of_headers_starts_with_their_first_byte(autojump_clock: MockClock) -> None:
     """A pause between requests is not part of the next request's headers."""
     async with serving(echo, Limits(header_seconds=10, keep_alive_seconds=75)) as site:
         client = site.connect()
@@ -51,7 +49,7 @@ async def test_the_deadline_of_headers_starts_with_their_first_byte(
 
 
 @trio_test
-async def test_a_silent_connection_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_silent_connection_is_closed(autojump_clock: MockClock) -> None:
     """A new one after header_seconds, after a response the longer keep_alive_seconds; without an answer."""
     async with serving(echo, Limits(header_seconds=10, keep_alive_seconds=75)) as site:
         assert await site.connect().read_rest() == b""
@@ -65,7 +63,7 @@ async def test_a_silent_connection_is_closed(autojump_clock: trio.testing.MockCl
 
 
 @trio_test
-async def test_a_body_that_does_not_get_on_is_cut(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_body_that_does_not_get_on_is_cut(autojump_clock: MockClock) -> None:
     """One byte each half second hardly extends the deadline, and the megabytes before it buy no time: 408
     soon after body_seconds."""
     async with serving(echo, Limits(body_seconds=30)) as site:
@@ -80,7 +78,7 @@ async def test_a_body_that_does_not_get_on_is_cut(autojump_clock: trio.testing.M
 
 
 @trio_test
-async def test_a_slow_body_that_gets_on_is_read_to_its_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_body_that_gets_on_is_read_to_its_end(autojump_clock: MockClock) -> None:
     """Each byte that arrives extends the deadline, so that a slow line may take longer than body_seconds."""
     async with serving(echo, Limits(body_seconds=30, body_bytes_per_second=100)) as site:
         client = site.connect()
@@ -93,9 +91,7 @@ async def test_a_slow_body_that_gets_on_is_read_to_its_end(autojump_clock: trio.
 
 
 @trio_test
-async def test_an_application_that_reads_late_is_not_the_clients_fault(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_application_that_reads_late_is_not_the_clients_fault(autojump_clock: MockClock) -> None:
     """Only the time in which the application waits for the body counts."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +111,7 @@ async def _later(client: Client, data: bytes, seconds: float) -> None:
 
 
 @trio_test
-async def test_a_slow_reader_that_gets_on_is_not_cut(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_reader_that_gets_on_is_not_cut(autojump_clock: MockClock) -> None:
     """The deadline is for a piece, not for the whole of a large body."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +128,7 @@ async def test_a_slow_reader_that_gets_on_is_not_cut(autojump_clock: trio.testin
 
 
 @trio_test
-async def test_the_first_write_has_the_deadline_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_first_write_has_the_deadline_too(autojump_clock: MockClock) -> None:
     """An answer of one write that the client does not read ends too, and so do the server's own answers."""
     async with serving(echo, Limits(write_seconds=20)) as site:
         for request in (GET, b"nonsense\r\n\r\n"):
@@ -144,9 +140,7 @@ async def test_the_first_write_has_the_deadline_too(autojump_clock: trio.testing
 
 
 @trio_test
-async def test_an_applications_own_deadline_on_a_write_ends_the_connection(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_applications_own_deadline_on_a_write_ends_the_connection(autojump_clock: MockClock) -> None:
     """The number of bytes sent is unknown, so nothing may follow."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

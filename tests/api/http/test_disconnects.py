@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 from starlette.types import Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.beginnings import AT_ONCE_SECONDS, END_SECONDS
-from tests.api.http.wire import GET, Client, Sleeper, Ticker, part, post, read_body, respond, serving, start
+from tests.api.http.wire import GET, Client, Sleeper, Ticker, post, read_body, respond, serving
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["close", "half-close"])
@@ -21,9 +21,7 @@ from tests.api.http.wire import GET, Client, Sleeper, Ticker, part, post, read_b
     ids=["waiting", "in the body", "pipelined"],
 )
 @trio_test
-async def test_leaving_cancels_a_handler(
-    request_bytes: bytes, half: bool, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_leaving_cancels_a_handler(request_bytes: bytes, half: bool, autojump_clock: MockClock) -> None:
     """Also one that has sent nothing, reads nothing and waits forever; it takes no half body for a whole one,
     and the next request does not hide the departure. SHUT_WR counts as one."""
     cancelled_at: list[float] = []
@@ -50,7 +48,7 @@ async def test_leaving_cancels_a_handler(
 
 
 @trio_test
-async def test_leaving_cancels_a_handler_that_is_writing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_leaving_cancels_a_handler_that_is_writing(autojump_clock: MockClock) -> None:
     """A write that waits for the client ends when the client does."""
     app = Ticker()
     async with serving(app) as site:
@@ -63,33 +61,7 @@ async def test_leaving_cancels_a_handler_that_is_writing(autojump_clock: trio.te
 
 
 @trio_test
-async def test_what_is_shielded_from_the_cancellation_hears_of_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """There `receive` returns http.disconnect and `send` raises OSError, as ASGI 2.4 requires."""
-    heard: list[object] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(start())
-        await send(part(b"one"))
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-            await read_body(receive)
-            heard.append(await receive())
-            with pytest.raises(OSError, match="client has left"):
-                await send(part(b"two"))
-            heard.append("send")
-
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(GET)
-        await client.read_head()
-        await client.close()
-        await trio.testing.wait_all_tasks_blocked()
-        assert heard == [{"type": "http.disconnect"}, "send"]
-
-
-@trio_test
-async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: MockClock) -> None:
     """Work after the response (logging, counting) is done although the client has gone."""
     done = False
 
@@ -110,9 +82,7 @@ async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: tr
 
 
 @trio_test
-async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_watcher_hears_of_the_end_only_after_the_last_write(autojump_clock: MockClock) -> None:
     """An application's own watcher must not cut the last bytes, nor the connection after them."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,9 +106,7 @@ async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
 
 
 @trio_test
-async def test_clients_that_leave_together_end_over_some_turns(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_clients_that_leave_together_end_over_some_turns(autojump_clock: MockClock) -> None:
     """A few a turn of the loop, in which all else runs."""
     app = Sleeper()
     async with serving(app) as site:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 from starlette.types import Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.exchange import Service
 from api.http.limits import Limits
@@ -26,7 +26,7 @@ from tests.api.http.wire import (
 
 
 @trio_test
-async def test_an_idle_server_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_idle_server_ends_at_once(autojump_clock: MockClock) -> None:
     """Idle keep-alive connections, and new ones without a byte, are closed without waiting."""
     async with serving(echo) as site:
         used, fresh = site.connect(), site.connect()
@@ -39,7 +39,7 @@ async def test_an_idle_server_ends_at_once(autojump_clock: trio.testing.MockCloc
 
 
 @trio_test
-async def test_it_ends_when_the_last_stream_has_ended(autojump_clock: trio.testing.MockClock) -> None:
+async def test_it_ends_when_the_last_stream_has_ended(autojump_clock: MockClock) -> None:
     """Running responses are complete, and the drain does not wait for the rest of drain_seconds. Nobody is
     accepted any more."""
     async with serving(Ticker(10)) as site:
@@ -57,7 +57,7 @@ async def test_it_ends_when_the_last_stream_has_ended(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_a_request_on_its_way_in_is_still_served(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_request_on_its_way_in_is_still_served(autojump_clock: MockClock) -> None:
     """A connection with half a head is not idle. Its answer says close, so the client opens its next
     connection elsewhere instead of losing a request."""
     async with serving(echo) as site:
@@ -71,7 +71,7 @@ async def test_a_request_on_its_way_in_is_still_served(autojump_clock: trio.test
 
 
 @trio_test
-async def test_a_pipelined_request_is_not_begun_in_a_drain(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_pipelined_request_is_not_begun_in_a_drain(autojump_clock: MockClock) -> None:
     """The running request is finished; the next is left to another server."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +89,7 @@ async def test_a_pipelined_request_is_not_begun_in_a_drain(autojump_clock: trio.
 
 
 @trio_test
-async def test_the_hard_deadline_cancels_what_is_left(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_hard_deadline_cancels_what_is_left(autojump_clock: MockClock) -> None:
     """A handler that would wait forever, and a write that waits for a client that does not read."""
     sleeper, stalled = Sleeper(), Ticker()
 
@@ -109,9 +109,7 @@ async def test_the_hard_deadline_cancels_what_is_left(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_a_drain_before_the_start_ends_the_server_as_it_starts(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_drain_before_the_start_ends_the_server_as_it_starts(autojump_clock: MockClock) -> None:
     """A signal may arrive before the first connection can."""
     server = Server(Service(echo, lambda error, request: None))
     await server.drain(5)
@@ -120,9 +118,7 @@ async def test_a_drain_before_the_start_ends_the_server_as_it_starts(
 
 
 @trio_test
-async def test_one_that_retires_serves_an_idle_connection_once_more(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_one_that_retires_serves_an_idle_connection_once_more(autojump_clock: MockClock) -> None:
     """A request may be on its way on it: its answer says close, so the next one goes to the successor."""
     async with serving(echo) as site:
         client = site.connect()
@@ -137,9 +133,7 @@ async def test_one_that_retires_serves_an_idle_connection_once_more(
 
 
 @trio_test
-async def test_a_stream_that_began_before_is_followed_by_another_request(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_stream_that_began_before_is_followed_by_another_request(autojump_clock: MockClock) -> None:
     """Its head did not say close, so its client may use the connection again as soon as it ends."""
     async with serving(Ticker(10)) as site:
         client = site.connect()
@@ -155,7 +149,7 @@ async def test_a_stream_that_began_before_is_followed_by_another_request(
 
 @trio_test
 async def test_one_that_retires_ends_when_the_last_idle_connection_has_timed_out(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     """As any idle connection does."""
     async with serving(echo, Limits(keep_alive_seconds=75)) as site:

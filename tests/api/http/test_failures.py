@@ -8,10 +8,11 @@ import pytest
 import trio
 import trio.testing
 from starlette.types import ASGIApp, Receive, Scope, Send
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.http.exchange import Service
 from api.http.refusals import Refusal
+from api.http.request_id import ECHOED_IN
 from api.http.server import Server
 from tests.api.http.wire import (
     GET,
@@ -63,7 +64,7 @@ INTERNAL_ERROR = {
 )
 @trio_test
 async def test_what_is_not_http_is_refused_and_closed(
-    request_bytes: bytes, status: int, autojump_clock: trio.testing.MockClock
+    request_bytes: bytes, status: int, autojump_clock: MockClock
 ) -> None:
     """A JSON error that a client library can show, `Connection: close`, and nothing after it is parsed."""
     async with serving(echo) as site:
@@ -72,7 +73,9 @@ async def test_what_is_not_http_is_refused_and_closed(
         response = await client.ask(request_bytes + GET)
         assert response.status == status
         assert response.headers["connection"] == "close"
-        assert json.loads(response.body)["error"]["type"] in ("invalid_request_error", "server_error")
+        said = json.loads(response.body)
+        assert said["error"]["type"] in ("invalid_request_error", "server_error")
+        assert {said["request_id"]} == {response.headers[name.decode()] for name in ECHOED_IN}
         assert await client.read_rest() == b""
         assert sum(site.server.statistics().refusals_total.values()) == 1
 
@@ -111,9 +114,7 @@ async def _too_much(scope: Scope, receive: Receive, send: Send) -> None:
     ],
 )
 @trio_test
-async def test_a_failure_before_the_first_byte_is_500(
-    app: ASGIApp, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_failure_before_the_first_byte_is_500(app: ASGIApp, autojump_clock: MockClock) -> None:
     """The error's own text is not sent; it is reported once, with the request; the connection ends."""
     async with serving(app) as site:
         client = site.connect()
@@ -142,7 +143,7 @@ async def _return_in_the_middle(scope: Scope, receive: Receive, send: Send) -> N
 @pytest.mark.parametrize("app", [_raise_after, _return_in_the_middle])
 @trio_test
 async def test_a_failure_after_the_first_byte_cuts_the_body_short(
-    app: ASGIApp, autojump_clock: trio.testing.MockClock
+    app: ASGIApp, autojump_clock: MockClock
 ) -> None:
     """No terminating chunk and no second head: the client can see that the body is incomplete."""
     async with serving(app) as site:
@@ -156,7 +157,7 @@ async def test_a_failure_after_the_first_byte_cuts_the_body_short(
 
 
 @trio_test
-async def test_a_failure_after_the_response_is_only_reported(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_failure_after_the_response_is_only_reported(autojump_clock: MockClock) -> None:
     """The client got its whole response, so its connection goes on."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,7 +173,7 @@ async def test_a_failure_after_the_response_is_only_reported(autojump_clock: tri
 
 
 @trio_test
-async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: MockClock) -> None:
     """An answer before the body's end has `Connection: close`; the rest of the body is dropped, not
     parsed."""
 
@@ -192,7 +193,7 @@ async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: tri
 
 
 @trio_test
-async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: MockClock) -> None:
     """An unexpected exception is reported, and other connections go on."""
 
     async def fail() -> None:
@@ -209,7 +210,7 @@ async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.test
 
 
 @trio_test
-async def test_an_exit_asked_for_beside_a_failure_is_obeyed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_exit_asked_for_beside_a_failure_is_obeyed(autojump_clock: MockClock) -> None:
     """Only errors are kept from the caller: SystemExit and Cancelled in the same group are passed on."""
 
     async def leave() -> None:

@@ -16,7 +16,6 @@ from trio.testing import MockClock, trio_test
 from api.http.request_id import ECHOED_IN, MAX_CHARACTERS, request_id_of
 from api.served_models import ServedModels
 from tests.api.client import MODEL, app_of, chat, client_of
-from tests.api.http.wire import echo, serving
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -36,16 +35,6 @@ def test_a_clients_own_id_is_taken_as_it_is_or_ours_takes_its_place(value: bytes
 def ids_of(response: httpx.Response) -> set[str]:
     """Return the response's id; one word, or the headers differ."""
     return {response.headers[name.decode()] for name in ECHOED_IN}
-
-
-@trio_test
-async def test_what_the_server_answers_by_itself_has_a_name_too(autojump_clock: MockClock) -> None:
-    """In both headers and in the body."""
-    async with serving(echo) as site:
-        response = await site.connect().ask(b"nonsense\r\n\r\n")
-    sent = response.headers["x-request-id"]
-    assert OURS.fullmatch(sent)
-    assert response.headers["request-id"] == json.loads(response.body)["request_id"] == sent
 
 
 @pytest.mark.parametrize(

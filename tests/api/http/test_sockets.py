@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from trio.testing import trio_test
 from api.http.exchange import Service
 from api.http.limits import Limits
 from api.http.server import Server
-from tests.api.http.wire import GET, Client, Sleeper, part, respond, start
+from tests.api.http.wire import GET, Client, Sleeper, part, post, respond, start
 
 
 class Port:
@@ -128,3 +129,27 @@ async def test_the_scope_says_whose_the_sockets_are() -> None:
         assert isinstance(client.stream, trio.SocketStream)
         assert scopes[0]["client"] == client.stream.socket.getsockname()
         assert scopes[0]["server"] == ("127.0.0.1", port.number)
+
+
+@trio_test
+async def test_nobody_beyond_the_limit_is_reset() -> None:
+    """Some clients send a request, some an upload, and some only connect: all read 503."""
+    heard: Counter[int | str] = Counter()
+
+    async def one(port: Port, request: bytes) -> None:
+        client = await port.connect()
+        with suppress(trio.BrokenResourceError):
+            # The refusal may come before the request is sent; it can be read all the same.
+            await client.send(request)
+        try:
+            heard[(await client.read_response()).status] += 1
+        except (EOFError, trio.BrokenResourceError) as error:
+            heard[type(error).__name__] += 1
+
+    async with listening(Sleeper(), Limits(connections=8, refusals=16)) as port:
+        for _ in range(8):
+            await (await port.connect()).send(GET)
+        async with trio.open_nursery() as nursery:
+            for request in [GET, post(b"x" * 20_000), b""] * 30:
+                nursery.start_soon(one, port, request)
+    assert heard == {503: 90}

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio.testing
 from safetensors.numpy import save
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.options.options import load
 from api.served_models import ServedModel
@@ -107,7 +106,7 @@ async def test_every_step_of_the_order(
     expected: dict[str, Any],
     tmp_path: Path,
     asked: list[GenerationRequest],
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     """Body, served name, option, file, neutral; an explicit neutral value turns a default off."""
     answer = await post(served(tmp_path, FILE, options), path, model=model, **fields)
@@ -127,7 +126,7 @@ _TURNED_ON: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("path", CHATS)
 @trio_test
 async def test_thinking_follows_the_same_order(
-    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: MockClock
 ) -> None:
     """An option turns it on, a name off or back to the template's way, and a body has the last word: by its
     own field or the template's option."""
@@ -153,7 +152,7 @@ async def test_thinking_follows_the_same_order(
 
 @trio_test
 async def test_counting_renders_what_is_answered(
-    tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+    tmp_path: Path, asked: list[GenerationRequest], autojump_clock: MockClock
 ) -> None:
     """`count_tokens` and `/tokenize` take the name's thinking, too: it is part of the prompt."""
     rendered: list[Any] = []
@@ -175,7 +174,7 @@ async def test_counting_renders_what_is_answered(
 
 @trio_test
 async def test_the_listing_shows_each_names_defaults_and_their_sources(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     model = served(tmp_path, FILE, {"min_p": 0.1})
     scheduler = make_scheduler(LoopbackLauncher())
@@ -218,7 +217,7 @@ class _Described(ScriptedBackend):
 
 
 @trio_test
-async def test_the_listing_says_what_the_engine_found(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_listing_says_what_the_engine_found(autojump_clock: MockClock) -> None:
     """Once one is ready."""
     scheduler = make_scheduler(LoopbackLauncher(lambda load: _Described(load.scripted)))
     async with client_of(scheduler) as client:

@@ -12,7 +12,7 @@ from api import serving
 from api.access.api_keys import ApiKeys, load_keys
 from api.assembly import engine_environment
 from api.cli.command_line import penstock
-from api.options.options import load, options, refuse_unknown_variables
+from api.options.options import load, options
 from api.options.scheduler_settings import MAX_QUEUED_TOKENS, scheduler_config
 from api.options.settings import ServeSettings
 from scheduler.config import EngineConfig, IntakeConfig, SupervisionConfig, load_message
@@ -69,11 +69,6 @@ def test_the_command_line_goes_before_the_environment(served: list[ServeSettings
     assert [settings.max_slots for settings in served] == [5, 5, 5]
 
 
-def test_a_refused_value_names_the_option_and_its_variable() -> None:
-    with pytest.raises(OptionError, match=r"--max-slots \(or PENSTOCK_MAX_SLOTS\): .*not '0'"):
-        load({"max_slots": "0"})
-
-
 _SIZES = [one.field for one in options() if one.field.endswith("_bytes") or one.field == "memory_limit"]
 
 
@@ -86,12 +81,6 @@ def test_a_size_whose_unit_was_forgotten_is_refused(field: str, size: str) -> No
     with pytest.raises(OptionError, match="write the unit, as 8GiB"):
         load({"max_stored_bytes": 8})  # type: ignore[dict-item]  # As a file of models has it.
     assert load({"max_stored_bytes": "0"}).max_stored_bytes == 0
-
-
-def test_an_unknown_variable_is_refused() -> None:
-    """A misspelt one would be ignored."""
-    with pytest.raises(OptionError, match="PENSTOCK_MAX_SLOT: there is no such option"):
-        refuse_unknown_variables({"PENSTOCK_MAX_SLOT": "1"})
 
 
 def test_the_option_table_is_true() -> None:

@@ -1,14 +1,16 @@
-"""What the engine's steps took and computed."""
+"""What the engine reports: what its steps took and computed, and on `Inspect` what is cached."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.engine.backend import StepResult
+import msgspec
+
+from scheduler.engine.backend import Cache, StepResult
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.sequence import Slots
-from scheduler.shared.counters import Counters
+from scheduler.shared.messages import Counters, Inspect, Inspection
 
 
 @dataclass(slots=True)
@@ -23,15 +25,12 @@ class StepMeter:
     _ended_at: float | None = None
 
     def idle(self) -> None:
-        """Take note that the engine has no rows: the time until the next step does not count as between
-        steps."""
+        """Take note that the engine has no rows: the next step begins a busy time."""
         self._ended_at = None
 
     def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
         """Count a step in which the model ran."""
         self.period_seconds = 0.0 if self._ended_at is None else ended - self._ended_at
-        if self._ended_at is not None:
-            self.totals.between_seconds += started - self._ended_at
         self._ended_at = ended
         seconds = ended - started
         # The scripted back end reports seconds that a virtual clock did not count.
@@ -42,7 +41,6 @@ class StepMeter:
         self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if plain else 0)
         self.totals.steps += 1
         self.totals.busy_seconds += seconds
-        self.totals.model_seconds += min(result.model_seconds, seconds)
 
     def emitted(self, ended: float) -> None:
         """Begin the next step's period here: tokens were returned, and the model did not run."""
@@ -59,3 +57,13 @@ class StepMeter:
             self.totals.prefilled_tokens += new
             if sequence.preemptions:
                 self.totals.re_prefilled_tokens += new
+
+
+def inspection(command: Inspect, cache: Cache | None, result: StepResult, steps: int) -> Inspection:
+    """Return the answer to `command`, which a plan has carried out."""
+    if cache is None:
+        return Inspection(command.query, 0, None, steps=steps)
+    content = cache.prefixes.statistics(command.top, command.head_tokens)
+    content = msgspec.structs.replace(content, running_bytes=result.kv_bytes)
+    freed_bytes = result.freed_bytes if command.clear else 0
+    return Inspection(command.query, freed_bytes, content, cache.disk(), steps)
