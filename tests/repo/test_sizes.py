@@ -106,7 +106,7 @@ BUDGET = {
     "tests/scheduler/fleet": 691,
     "tests/scheduler/grammar": 1_784,
     "tests/scheduler/intake": 866,
-    "tests/scheduler/models": 275,
+    "tests/scheduler/models": 254,
     "tests/scheduler/processes": 695,
     "tests/scheduler/prompt": 1_950,
     "tests/scheduler/requests": 668,
