@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 from openai.types import CompletionUsage
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig
 from scheduler.request import MAX_PREDICTION_CHARACTERS, MAX_PREDICTION_TOKENS
@@ -70,7 +69,7 @@ PARTS = [{"type": "text", "text": SAID[:9]}, {"type": "text", "text": SAID[9:]}]
 @pytest.mark.parametrize("content", [SAID, PARTS, SAID.replace("w", "x").replace("h", "y")])
 @trio_test
 async def test_what_is_predicted_costs_fewer_steps_and_changes_nothing(
-    content: Any, autojump_clock: trio.testing.MockClock
+    content: Any, autojump_clock: MockClock
 ) -> None:
     """What is wrong of it is rejected, and counted."""
     async with talking() as (scheduler, chats):
@@ -91,9 +90,9 @@ async def test_what_is_predicted_costs_fewer_steps_and_changes_nothing(
 
 
 @trio_test
-async def test_a_steps_tokens_are_one_piece(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_steps_tokens_are_one_piece(autojump_clock: MockClock) -> None:
     """With the log-probabilities of all, and the usage of all up to there."""
-    metered = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    metered: Any = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     body = chat(max_tokens=40, prediction=expected(), logprobs=True, top_logprobs=1, **metered)
     async with served(Playback(SAID), plan=SLOW) as client:
         response = await client.post("/v1/chat/completions", json=body)
@@ -114,7 +113,7 @@ async def test_a_steps_tokens_are_one_piece(autojump_clock: trio.testing.MockClo
 
 
 @trio_test
-async def test_a_stop_string_in_the_middle_of_a_piece(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stop_string_in_the_middle_of_a_piece(autojump_clock: MockClock) -> None:
     """Ends text and usage where the plain run ends them. What the engine drafted is then not known."""
     async with talking() as (_, chats):
         plain = await chats.create(**PLAIN, stop=["return"])
@@ -125,11 +124,11 @@ async def test_a_stop_string_in_the_middle_of_a_piece(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_choices_and_streams_have_the_sum(autojump_clock: trio.testing.MockClock) -> None:
+async def test_choices_and_streams_have_the_sum(autojump_clock: MockClock) -> None:
     async with talking() as (scheduler, chats):
         whole = await chats.create(**PLAIN, n=3, prediction=expected())
         first = drafted(scheduler)
-        usage = None
+        usage: Any = None
         async for chunk in await chats.create(**PLAIN, **STREAM, n=2, prediction=expected()):
             usage = chunk.usage or usage
         second = drafted(scheduler)
@@ -139,7 +138,7 @@ async def test_choices_and_streams_have_the_sum(autojump_clock: trio.testing.Moc
 
 
 @trio_test
-async def test_an_engine_dies_under_a_prediction(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_engine_dies_under_a_prediction(autojump_clock: MockClock) -> None:
     """The answer is the same; the usage counts what the last engine drafted, the metrics what both did."""
     launcher = Playback(SAID)
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.5))
@@ -168,7 +167,7 @@ async def test_an_engine_dies_under_a_prediction(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_without_speculation_nothing_is_drafted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_without_speculation_nothing_is_drafted(autojump_clock: MockClock) -> None:
     engine = EngineConfig("scripted", "none", scripted=SLOW, speculation="none")
     async with talking(engine=engine) as (scheduler, chats):
         answer = await chats.create(**PLAIN, prediction=expected())
@@ -177,7 +176,7 @@ async def test_without_speculation_nothing_is_drafted(autojump_clock: trio.testi
 
 
 @trio_test
-async def test_a_long_prediction_is_cut(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_long_prediction_is_cut(autojump_clock: MockClock) -> None:
     """First to characters, so that a long one costs no more than a short one, then to tokens."""
     long = SAID + "ä" * MAX_PREDICTION_CHARACTERS
     async with served(launcher := Playback(SAID)) as client:
