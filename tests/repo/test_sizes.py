@@ -102,7 +102,7 @@ BUDGET = {
     "tests/scheduler/engine/mlx/upstream": 380,
     "tests/scheduler/engine/mlx/zoo": 1_796,
     "tests/scheduler/engine/prefix": 1_188,
-    "tests/scheduler/engines": 1_619,
+    "tests/scheduler/engines": 1_615,
     "tests/scheduler/fleet": 691,
     "tests/scheduler/grammar": 1_784,
     "tests/scheduler/intake": 866,
