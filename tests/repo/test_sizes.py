@@ -67,7 +67,7 @@ BUDGET = {
     "tests/api/bodies": 1_626,
     "tests/api/cli": 2_215,
     "tests/api/cli/models": 557,
-    "tests/api/dialects": 4_600,
+    "tests/api/dialects": 4_598,
     "tests/api/http": 2_953,
     "tests/api/options": 838,
     "tests/cancellation": 600,
