@@ -67,7 +67,7 @@ BUDGET = {
     "tests/api/bodies": 1_055,
     "tests/api/cli": 1_803,
     "tests/api/cli/models": 397,
-    "tests/api/dialects": 4_479,
+    "tests/api/dialects": 4_477,
     "tests/api/http": 2_161,
     "tests/api/options": 689,
     "tests/cancellation": 455,
