@@ -46,20 +46,22 @@ def opened(url: str) -> str:
 
 def show_stage(text: str) -> None:
     """Show how far a load is, where somebody looks: in one line, which the next one replaces."""
-    if sys.stdout.isatty():
-        click.echo(f"\r\x1b[Kloading    {text}", nl=False)
+    _show(f"loading    {text}")
 
 
 def end_stages() -> None:
     """Make room for the next line."""
-    if sys.stdout.isatty():
-        click.echo("\r\x1b[K", nl=False)
+    _show("")
 
 
 def show_ready(whose: str) -> None:
     """Show that an engine that had ended serves again."""
+    _show(f"ready      {whose}the engine serves again\n")
+
+
+def _show(text: str) -> None:
     if sys.stdout.isatty():
-        click.echo(f"\r\x1b[Kready      {whose}the engine serves again")
+        click.echo(f"\r\x1b[K{text}", nl=False)
 
 
 def _tried(url: str, question: str, *, has_keys: bool) -> str:

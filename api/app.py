@@ -6,8 +6,7 @@ A plain ASGI app that depends on no server; `api/serving.py` runs it on Penstock
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,9 +24,8 @@ from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
 from api.access.request_origin import APPLICATION_ORIGINS, OriginCheck, origin_pattern
 from api.admin.cache import cache_routes
-from api.admin.exposition import metrics_routes
-from api.admin.http_metrics import HttpMetrics, ServerMetrics
 from api.admin.live import live_routes
+from api.admin.metrics import HttpMetrics, metrics_routes
 from api.admin.operations import loading_routes, operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
@@ -36,7 +34,7 @@ from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
 from api.dialects.completions.routes import completions_routes
 from api.dialects.decisions.routes import decision_routes
-from api.dialects.embeddings.routes import embedding_routes
+from api.dialects.embeddings import embedding_routes
 from api.dialects.json_route import ModelPlaces
 from api.dialects.openai.routes import openai_routes
 from api.dialects.responses.routes import responses_routes
@@ -45,6 +43,7 @@ from api.dialects.responses.store import ResponseStore
 from api.dialects.scores.routes import score_routes
 from api.dialects.tokenization import tokenization_routes
 from api.http.request_id import SCOPE_KEY, RequestIds, echoed
+from api.http.statistics import ServerStatistics
 from api.served_models import ServedModels
 from api.version import PACKAGE, release_of
 from scheduler.errors import SchedulerError
@@ -54,34 +53,25 @@ EVERYBODY = Identity()
 """The tenant of all requests where there are neither keys nor a tenant header."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppOptions:
-    """The options of the application."""
-
-    keep_alive_seconds: float = 15.0
-    """The longest silence of a stream before a comment is sent."""
-    stall_seconds: float = 120.0
-    """After this time without a step, `/health` reports a hang."""
-    keys: ApiKeys = _NO_KEYS
-    cors_origins: Sequence[str] = ()
-    hosts: AllowedHosts = ANY_HOST
-    identity: Identity = EVERYBODY
-
-
-DEFAULT = AppOptions()
-
-
 def make_app(
     models: ServedModels,
-    options: AppOptions = DEFAULT,
     *,
+    keep_alive_seconds: float = 15.0,
+    stall_seconds: float = 120.0,
+    keys: ApiKeys = _NO_KEYS,
+    cors_origins: Sequence[str] = (),
+    hosts: AllowedHosts = ANY_HOST,
+    identity: Identity = EVERYBODY,
     responses: ResponseStore | None = None,
     running: RunningResponses | None = None,
-    server: ServerMetrics | None = None,
+    server: Callable[[], ServerStatistics] | None = None,
     reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
-    """Make the application. `/docs` brings its own scripts, so it works without a network. `reports` has what
-    `/v1/scheduler` reports of the whole server, by name. Responses in the background need `running.run`."""
+    """Make the application. `/docs` brings its own scripts, so it works without a network.
+
+    A comment is sent in a stream after a silence of `keep_alive_seconds`; after `stall_seconds` without a
+    step `/health` reports a hang. `reports` has what `/v1/scheduler` reports of the whole server, by name.
+    Responses in the background need `running.run`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock",
@@ -90,26 +80,33 @@ def make_app(
         # The operations before the many schemas of bodies.
         swagger_ui_parameters={"defaultModelsExpandDepth": 0},
     )
-    app.state.identity = options.identity
+    app.state.identity = identity
     app.state.offload = scheduler.offload
-    app.state.has_keys = bool(options.keys.keys)
+    app.state.has_keys = bool(keys.keys)
     app.state.model_places = ModelPlaces()
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     # Not by its truth: an empty store is false.
     store = ResponseStore.by_default() if responses is None else responses
-    _add_dialects(app, models, options, store, running or RunningResponses())
     for routes in (
-        probe_routes(models, options.stall_seconds),
+        openai_routes(models, keep_alive_seconds),
+        completions_routes(models, keep_alive_seconds),
+        responses_routes(models, keep_alive_seconds, store, running or RunningResponses()),
+        decision_routes(models),
+        embedding_routes(models),
+        score_routes(models),
+        tokenization_routes(models),
+        probe_routes(models, stall_seconds),
         operations_routes(models, reports),
         cache_routes(models),
         loading_routes(models),
     ):
         app.include_router(routes, responses=OPENAI_ERRORS)
+    app.include_router(anthropic_routes(models, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))
     _add_error_handlers(app)
-    app.add_middleware(Authentication, keys=options.keys, answer=error_response)
-    origins = (*APPLICATION_ORIGINS, *options.cors_origins)
+    app.add_middleware(Authentication, keys=keys, answer=error_response)
+    origins = (*APPLICATION_ORIGINS, *cors_origins)
     # Outside of authentication: a browser's preflight request has no key.
     app.add_middleware(
         CORSMiddleware,
@@ -123,7 +120,7 @@ def make_app(
     )
     app.add_middleware(
         OriginCheck,
-        hosts=options.hosts,
+        hosts=hosts,
         allowed_origins=origins,
         is_open=is_open,
         answer=error_response,
@@ -131,24 +128,6 @@ def make_app(
     app.add_middleware(HttpMetrics, requests=scheduler.metrics.server.http_requests)
     app.add_middleware(RequestIds)
     return app
-
-
-def _add_dialects(
-    app: FastAPI,
-    models: ServedModels,
-    options: AppOptions,
-    responses: ResponseStore,
-    running: RunningResponses,
-) -> None:
-    seconds = options.keep_alive_seconds
-    app.include_router(openai_routes(models, seconds), responses=OPENAI_ERRORS)
-    app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
-    app.include_router(responses_routes(models, seconds, responses, running), responses=OPENAI_ERRORS)
-    app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
-    app.include_router(decision_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(score_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -182,26 +161,14 @@ def _add_error_handlers(app: FastAPI) -> None:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorDialect:
-    """How an error is reported to a dialect's clients."""
-
-    status: Callable[[ApiError], int]
-    body: Callable[[ApiError], dict[str, Any]]
-
-
-ERROR_DIALECTS: dict[str, ErrorDialect] = {
-    "/": ErrorDialect(attrgetter("status"), ApiError.openai_body),
-    "/v1/messages": ErrorDialect(attrgetter("anthropic_status"), ApiError.anthropic_body),
-}
-"""Dialects by path prefix; the longest match applies."""
-
-
 def error_response(scope: Scope, error: ApiError) -> JSONResponse:
-    path, error = scope["path"], replace(error, request_id=scope[SCOPE_KEY])
-    prefix = max((prefix for prefix in ERROR_DIALECTS if path.startswith(prefix)), key=len, default="/")
-    dialect = ERROR_DIALECTS[prefix]
-    return JSONResponse(dialect.body(error), status_code=dialect.status(error), headers=error.headers())
+    """Return the error as the clients of its path know it."""
+    error = replace(error, request_id=scope[SCOPE_KEY])
+    if scope["path"].startswith("/v1/messages"):
+        body, status = error.anthropic_body(), error.anthropic_status
+    else:
+        body, status = error.openai_body(), error.status
+    return JSONResponse(body, status_code=status, headers=error.headers())
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:

@@ -6,12 +6,11 @@ import math
 import os
 import platform
 import re
-import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -25,13 +24,13 @@ from api.announcement import end_stages, show_ready, show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
 from api.options.model_list import EMBEDDED, ModelOptions, models_of
+from api.options.option_values import between_commas
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
 from api.options.settings import ServeSettings
 from api.served_models import ServedModel, ServedModels
 from api.smollm2 import model as smollm2
 from api.version import own_version, release_of
-from scheduler.answer.answer_format import AnswerFormat
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
@@ -41,16 +40,15 @@ from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
-from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder
-from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.shared.folder.reading import GENERATION_CONFIG
+from scheduler.shared.user_cache import user_cache_folder
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
@@ -63,10 +61,12 @@ _FOR_TESTS = ": the embedded model is for tests; --model names one that answers,
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A model on disk."""
+    """A model on disk. `names` are those in requests."""
 
+    options: ModelOptions
     folder: ModelFolder
     name: str
+    names: Sequence[str]
     note: str
 
 
@@ -75,14 +75,8 @@ class Assembled:
     """What is served, and what all models share."""
 
     models: ServedModels
-    metrics: Metrics
     remote_engines: RemoteEngines | None = None
     """Set where engines are on other machines."""
-
-    @property
-    def reports(self) -> dict[str, Callable[[], dict[str, Any]]]:
-        """Return the reports on what all models share."""
-        return {} if self.remote_engines is None else {"cluster": self.remote_engines.report}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +92,6 @@ class _Shared:
     models: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    model: Model
-    served: ServedModel
-
-
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
@@ -116,19 +104,19 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
         _check_disk(settings.kv_disk)
     blas = _prepare_blas(several)
     found = [_find_model(options) for options in several]
-    names = [_names(options, one) for options, one in zip(several, found, strict=True)]
-    _refuse_equal(list(chain(*names)))
+    for name, times in Counter(name for one in found for name in one.names).items():
+        if times > 1:
+            raise OptionError(f"two models are named {name!r}: give each a name of its own (--models)")
     metrics = _metrics(settings)
-    memory = _memory(several, found, names) if len(several) > 1 else None
+    memory = _memory(found) if len(found) > 1 else None
     shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several))
-    made = [_made(shared, number, *one) for number, one in enumerate(zip(several, found, strict=True))]
-    fleet = Fleet([one.model for one in made], memory)
-    for options, one in zip(several, made, strict=True):
-        if options.pinned and one.model is not fleet.first:
-            fleet.load(one.model.name, -math.inf)
+    made = [_made(shared, number, one) for number, one in enumerate(found)]
+    fleet = Fleet([model for model, _ in made], memory)
+    for one, (model, _) in zip(found, made, strict=True):
+        if one.options.pinned and model is not fleet.first:
+            fleet.load(model.name, -math.inf)
     return Assembled(
-        ServedModels(fleet, {one.model.name: one.served for one in made}),
-        metrics,
+        ServedModels(fleet, {model.name: served for model, served in made}),
         _remote_engines(several[0].settings, fleet),
     )
 
@@ -152,9 +140,9 @@ def _remote_engines(settings: ServeSettings, fleet: Fleet) -> RemoteEngines | No
     return RemoteEngines(settings, fleet.first.scheduler.pool, engine_environment(os.environ))
 
 
-def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
+def _made(shared: _Shared, number: int, found: _Found) -> tuple[Model, ServedModel]:
     """Make one model. The first one, `number` 0, is loaded at once."""
-    settings, name = options.settings, _names(options, found)[0]
+    options, settings, name = found.options, found.options.settings, found.names[0]
     alone = shared.models == 1
     click.echo(f"model      {found.note}")
     tokenizer = HubTokenizer(
@@ -164,7 +152,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         reasoning_parser=settings.reasoning_parser,
     )
     if "user" in tokenizer.template_reading.dropped:
-        _log.warning("chat_template", model=options.model, note="; ".join(tokenizer.template_verdicts))
+        _log.warning("chat_template", model=settings.model, note="; ".join(tokenizer.template_verdicts))
     preparation = Preparation(
         tokenizer,
         found.folder,
@@ -173,9 +161,19 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         repetition=settings.repetition(),
         grammar_environment=engine_environment(os.environ),
     )
-    config = _config(options, found, shared, number, tokenizer)
-    facts = _described(config, tokenizer.answer_format, found.folder.embedder)
-    _log.info("model", model=name, blas=shared.blas.name, answers=tokenizer.found, **facts)
+    config = _config(found, shared, number, tokenizer)
+    embedder, tool_calls = found.folder.embedder, tokenizer.answer_format.tool_calls
+    _log.info(
+        "model",
+        model=name,
+        blas=shared.blas.name,
+        answers=tokenizer.found,
+        **({"tools": tool_calls} if embedder is None else {}),
+        task="chat" if embedder is None else embedder.kind,
+        engines=config.engines,
+        adapters=[source.name for source in config.engine.adapters],
+        prefixes="shared by everybody" if config.cache_sharing == "all" else "shared within a tenant",
+    )
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
     scheduler = Scheduler(
@@ -194,30 +192,24 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     kept = alone and options.idle_seconds is None
     model = Model(name, scheduler, pinned=options.pinned or kept, idle_seconds=options.idle_seconds)
     loading.tell = model.loading
-    return _Made(model, _served_model(settings, found, tokenizer.answer_format.tool_calls))
+    return model, _served_model(found, tool_calls)
 
 
-def _memory(
-    models: Sequence[ModelOptions], found: Sequence[_Found], names: Sequence[Sequence[str]]
-) -> MemoryBudget:
+def _memory(found: Sequence[_Found]) -> MemoryBudget:
     """Return the one budget of all models, which the first one's engines find out."""
-    needs = {
-        of_model[0]: partial(_need_bytes, one.folder.path, options.settings)
-        for options, one, of_model in zip(models, found, names, strict=True)
-    }
-    return MemoryBudget(needs)
+
+    def need(one: _Found, device: str | None) -> int:
+        settings = one.options.settings
+        scripted = settings.engine == "scripted"
+        return 0 if scripted else need_bytes(one.folder.path, settings.weights_dtype, device)
+
+    return MemoryBudget({one.names[0]: partial(need, one) for one in found})
 
 
-def _need_bytes(folder: Path, settings: ServeSettings, device: str | None) -> int:
-    return 0 if settings.engine == "scripted" else need_bytes(folder, settings.weights_dtype, device)
-
-
-def _config(
-    options: ModelOptions, found: _Found, shared: _Shared, number: int, tokenizer: HubTokenizer
-) -> SchedulerConfig:
+def _config(found: _Found, shared: _Shared, number: int, tokenizer: HubTokenizer) -> SchedulerConfig:
     embedder = found.folder.embedder
     config = scheduler_config(
-        options.settings,
+        found.options.settings,
         found.folder.path,
         shared.keys,
         user_cache_folder(os.environ),
@@ -233,30 +225,9 @@ def _config(
     if config.engines_join and config.engine.backend == "mlx":
         own["model"] = found.name
     if config.engine.kv_disk and number:
-        folder = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
+        folder = re.sub(r"[^A-Za-z0-9._-]+", "-", found.names[0])
         own["kv_disk"] = str(Path(config.engine.kv_disk) / f"model-{folder}")
     return replace(config, engine=msgspec.structs.replace(config.engine, **own))
-
-
-def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> dict[str, Any]:
-    """Return what the log says of a model at the start."""
-    return {
-        **({"tools": form.tool_calls} if embedder is None else {}),
-        "task": "chat" if embedder is None else embedder.kind,
-        "engines": config.engines,
-        "adapters": [source.name for source in config.engine.adapters],
-        "prefixes": "shared by everybody" if config.cache_sharing == "all" else "shared within a tenant",
-    }
-
-
-def _names(options: ModelOptions, found: _Found) -> list[str]:
-    return [*options.settings.served_names(found.name)]
-
-
-def _refuse_equal(names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise OptionError(f"two models are named {name!r}: give each a name of its own (--models)")
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -321,13 +292,14 @@ def _find_model(options: ModelOptions) -> _Found:
         folder = replace(folder, generation_config={**smollm2.SAMPLING, **folder.generation_config})
     tensors = {} if folder.reading is None else folder.reading.weights.tensors
     stored = sum(tensor.nbytes for tensor in tensors.values())
-    return _Found(folder, name, f"{options.model or name}, {stored / 1e6:,.0f} MB of weights{remark}")
+    note = f"{settings.model or name}, {stored / 1e6:,.0f} MB of weights{remark}"
+    return _Found(options, folder, name, [*settings.served_names(name)], note)
 
 
 def _place(options: ModelOptions) -> tuple[Path, str, str]:
     """Return the model's folder, its name in requests, and a remark for the operator. Fetch it if it is not
     here. Raise StartupError."""
-    match options.model:
+    match options.settings.model:
         case None if options.settings.engine == "scripted":
             return EMBEDDED_FOLDER, EMBEDDED_NAME, ""
         case None:
@@ -346,8 +318,7 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
             path = model_folder.find(name)
             if not (path / "config.json").exists():
                 raise StartupError(
-                    f"--model: {name} holds no config.json, so it is no model's folder:"
-                    f" `penstock models --models-folder {shlex.quote(name)}` lists the models in it"
+                    f"--model: {name} holds no config.json, so it is no model's folder: name one in it"
                 )
             return path, name, ""
 
@@ -356,9 +327,9 @@ def _say_fetching(text: str) -> None:
     click.echo(f"download   {text}")
 
 
-def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
+def _served_model(found: _Found, tool_calls: str) -> ServedModel:
     """Return the served model. Log the defaults for what bodies omit, and the ignored values of its file."""
-    defaults, ignored = settings.defaults(found.name, found.folder.generation_config)
+    defaults, ignored = found.options.settings.defaults(found.name, found.folder.generation_config)
     if ignored:
         _log.warning("generation_config_ignored", file=GENERATION_CONFIG, values=ignored)
     for name, resolved in defaults.items():
@@ -384,7 +355,7 @@ def _prepare_blas(models: Sequence[ModelOptions]) -> BlasChoice:
 
 
 def _metrics(settings: ServeSettings) -> Metrics:
-    metrics = Metrics(settings.named_tenants())
+    metrics = Metrics(between_commas(settings.metrics_tenants))
     metrics.describe_build(
         {
             "version": own_version().release,

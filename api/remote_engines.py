@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
-from api.admin.operations import rounded
+from api.options.option_values import listening_addresses
 from api.options.settings import ServeSettings
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.engines.pool import Pool
@@ -30,16 +29,6 @@ _PLAIN_TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _MachineReport:
-    """A machine, as operators see it. `living` is whether its engine is linked."""
-
-    machine: str
-    address: str
-    living: bool
-    engines: tuple[str, ...]
-
-
 class RemoteEngines:
     """The machines whose engines serve a pool. They can join while `run` runs."""
 
@@ -48,7 +37,7 @@ class RemoteEngines:
         self._engines = JoinedEngines(pool)
         self._token, self._token_file = join_token(environment)
         self._listener = Listener(self._token, self._engines.arrived)
-        self._addresses = settings.engine_addresses() or [("", 0)]
+        self._addresses = listening_addresses(settings.engine_address) or [("", 0)]
         self._port = 0
         click.echo("engines    one on each machine that joins (--engines join)")
 
@@ -66,14 +55,18 @@ class RemoteEngines:
 
     def report(self) -> dict[str, Any]:
         """Return the part `cluster` of `/v1/scheduler`."""
-        machines = (
-            _MachineReport(one.machine, one.address, one.linked, (one.engine,))
-            for one in self._engines.machines()
-        )
         return {
             "state": "listening",
             "dials": ", ".join(host for host, _ in self._addresses if host) or None,
-            "nodes": [rounded(asdict(machine)) for machine in machines],
+            "nodes": [
+                {
+                    "machine": one.machine,
+                    "address": one.address,
+                    "living": one.linked,
+                    "engines": [one.engine],
+                }
+                for one in self._engines.machines()
+            ],
             "port": self._port,
         }
 

@@ -21,7 +21,7 @@ class RotatingLog:
     `path.2`, ...; none is larger than `most_bytes` or one write."""
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
-        """`files` is the number of files to keep, at least 1, including `path`. Raise OSError."""
+        """`files` is the number of files to keep, at least 2, including `path`. Raise OSError."""
         self.path = path
         self._most_bytes = most_bytes
         self._files = files
@@ -57,8 +57,6 @@ class RotatingLog:
                 older = self.path if number == 1 else self._numbered(number - 1)
                 if older.exists():
                     older.replace(self._numbered(number))
-            if self._files == 1:
-                self.path.unlink(missing_ok=True)
         finally:
             self._file = self._open()
 

@@ -6,13 +6,12 @@ A model's LoRA adapters are further models to clients: `base:name`, base being a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from api.options.model_defaults import NEUTRAL, Defaults
-from api.version import own_version
 from scheduler.errors import ModelNotFound
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
@@ -50,8 +49,6 @@ class ServedModel:
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """Defaults by name; a name that is not here has the neutral ones."""
-    adapters: Callable[[], Sequence[str]] = tuple
-    """Returns the names of its adapters at the moment: one whose files changed is lost with its engine."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
@@ -71,14 +68,10 @@ class ServedModel:
             return Served(name, scheduler, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
         base, colon, adapter = name.rpartition(":")
         base = base if colon else self.name
-        if base not in self.names or adapter not in self.adapters():
+        # An adapter whose files changed is lost with its engine.
+        if base not in self.names or adapter not in scheduler.pool.adapters.names:
             return None
         return Served(name, scheduler, self.defaults.get(base, NEUTRAL), adapter, base, self.embedder)
-
-    @property
-    def all_names(self) -> list[str]:
-        """Return its own names, and one name for each adapter, though requests may use further ones."""
-        return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
     def listing(self, served: Served, ready: Ready | None = None) -> dict[str, Any]:
         """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
@@ -114,7 +107,7 @@ class ServedModels:
 
     def __init__(self, fleet: Fleet, models: Mapping[str, ServedModel]) -> None:
         self.fleet = fleet
-        self._models = tuple((fleet[name], _with_adapters(fleet[name], one)) for name, one in models.items())
+        self._models = tuple((fleet[name], one) for name, one in models.items())
 
     @classmethod
     def of(cls, scheduler: Scheduler, model: ServedModel) -> ServedModels:
@@ -126,8 +119,12 @@ class ServedModels:
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the names of all models, and one for each adapter."""
-        return [name for _, model in self for name in model.all_names]
+        """Return the names of all models, and one for each adapter, though requests may use further ones."""
+        found: list[str] = []
+        for model, served in self:
+            adapters = model.scheduler.pool.adapters.names
+            found += [*served.names, *(f"{served.name}:{adapter}" for adapter in adapters)]
+        return found
 
     def check(self, wanted: str | None) -> Served:
         """Return what a request gets that names this model, or none. Raise ModelNotFound."""
@@ -157,7 +154,6 @@ class ServedModels:
             "has_more": False,
             "first_id": names[0],
             "last_id": names[-1],
-            "server": own_version().listing(),
         }
 
     def _find(self, wanted: str | None) -> tuple[Model, ServedModel, Served]:
@@ -170,7 +166,3 @@ class ServedModels:
         raise ModelNotFound(
             f"The model {wanted!r} does not exist here: this server has {names}", param="model"
         )
-
-
-def _with_adapters(model: Model, served: ServedModel) -> ServedModel:
-    return replace(served, adapters=lambda: model.scheduler.pool.adapters.names)

@@ -19,18 +19,17 @@ from api.access.allowed_hosts import AllowedHosts
 from api.access.api_keys import ApiKeys
 from api.access.auth import account_of
 from api.access.identity import Identity
-from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce, end_stages
-from api.app import AppOptions, make_app
+from api.app import make_app
 from api.assembly import Assembled, assemble
-from api.bodies.full_collections import collect_when_idle
-from api.bodies.large_work import LARGE_WORK, return_large_blocks
+from api.bodies.garbage import LARGE_WORK, collect_when_idle, return_large_blocks
 from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
+from api.http.exchange import Service
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
-from api.http.listening import Listening, listening
+from api.http.listening import Listening, ServiceNotice, listening
 from api.http.server import Server
-from api.http.service_manager import ServiceNotice
+from api.options.option_values import between_commas, host_names
 from api.options.settings import ServeSettings
 from api.rotating_log import RotatingLog
 from api.sleep_prevention import stay_awake
@@ -60,22 +59,14 @@ def serve(settings: ServeSettings, log: RotatingLog | None = None) -> None:
         trio.run(_serve, settings, None if log is None else log.path)
     except BaseExceptionGroup as group:
         # Whichever nursery wrapped it, show the operator the one error.
-        if (startup := _first(group, StartupError)) is not None:
+        startup: BaseException | None = group.subgroup(StartupError)
+        while isinstance(startup, BaseExceptionGroup):
+            startup = startup.exceptions[0]
+        if startup is not None:
             raise startup from group
         raise
     finally:
         end_stages()
-
-
-def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -> StartupError | None:
-    matching = group.subgroup(kind)
-    while isinstance(matching, BaseExceptionGroup):
-        inner = matching.exceptions[0]
-        if isinstance(inner, kind):
-            return inner
-        assert isinstance(inner, BaseExceptionGroup)
-        matching = inner
-    return None
 
 
 async def _serve(settings: ServeSettings, log: Path | None) -> None:
@@ -136,41 +127,32 @@ def _server(
 ) -> tuple[Server, Callable[[], object]]:
     """Return the API's server, and what makes the API's description, which is kept."""
     hosts = AllowedHosts.of(
-        settings.host_names(),
+        host_names(settings.allowed_hosts),
         listen_host=settings.host,
         is_loopback=sockets.is_loopback,
         own_name=socket.gethostname(),
     )
-    # Reads a server that is created after its application.
-    server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
+    remote = assembled.remote_engines
+    identity = Identity(settings.tenant_header)
     app = make_app(
         assembled.models,
-        _app_options(settings, keys, hosts),
-        responses=ResponseStore.by_default(settings.max_stored_bytes),
-        running=responses,
-        server=server_metrics,
-        reports=assembled.reports,
-    )
-    server = Server(
-        app,
-        limits,
-        on_error=_log_handler_error,
-        server_name=_SERVER_NAME,
-        always_answered=_PROBES,
-        account_of=partial(account_of, identity=Identity(settings.tenant_header)),
-        on_freed=LARGE_WORK.return_soon,
-    )
-    return server, app.openapi
-
-
-def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts) -> AppOptions:
-    return AppOptions(
         stall_seconds=settings.stall_seconds,
         keys=keys,
-        cors_origins=settings.origins(),
+        cors_origins=between_commas(settings.cors_origins),
         hosts=hosts,
-        identity=Identity(settings.tenant_header),
+        identity=identity,
+        responses=ResponseStore.by_default(settings.max_stored_bytes),
+        running=responses,
+        server=lambda: server.statistics(),  # It is created after its application.
+        reports={} if remote is None else {"cluster": remote.report},
     )
+
+    def _log_failure(error: BaseException, request: str) -> None:
+        _log.error("handler_failed", request=request, exc_info=error)
+
+    service = Service(app, _log_failure, _SERVER_NAME, _PROBES, partial(account_of, identity=identity))
+    server = Server(service, limits, LARGE_WORK.return_soon)
+    return server, app.openapi
 
 
 def _limits(settings: ServeSettings) -> Limits:
@@ -256,7 +238,3 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
 async def _end(fleet: Fleet, server: Server) -> None:
     fleet.end_all()
     await server.drain(_LAST_WORDS_SECONDS)
-
-
-def _log_handler_error(error: BaseException, request: str) -> None:
-    _log.error("handler_failed", request=request, exc_info=error)

@@ -24,7 +24,7 @@ class Version:
         return f"{self.release} ({self.commit})" if self.commit else self.release
 
     def listing(self) -> dict[str, str | None]:
-        """Return the version for `/v1/models`."""
+        """Return the version for `penstock doctor`."""
         return {"name": PACKAGE, "version": self.release, "commit": self.commit or None}
 
 

@@ -1,7 +1,4 @@
-"""`penstock bench`: the group that this package registers in `penstock.commands`, with all that it has.
-
-It is imported for each `penstock --help`, so it imports none of the commands.
-"""
+"""`penstock bench`: the group of all that this package has. It imports none of the commands."""
 
 from __future__ import annotations
 

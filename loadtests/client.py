@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import httpx
 import trio
 
 from api.cli.event_lines import EventLines
-from api.cli.running_server import pieces
 from loadtests.record import Outcome
 
 MakeClient: TypeAlias = Callable[[], httpx.AsyncClient]
@@ -170,7 +170,8 @@ async def _follow(response: httpx.Response, answer: Answer) -> None:
         _close(answer)
     else:
         events = EventLines()
-        async with pieces(response) as coming:
+        # httpx declares an iterator, but returns a generator that must be closed.
+        async with aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes())) as coming:
             async for data in coming:
                 for payload in events.data(data):
                     answer.take(payload, trio.current_time())

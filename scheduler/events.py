@@ -35,24 +35,16 @@ class Usage:
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int = 0
-    predicted: tuple[int, int] | None = None
-    """Tokens drafted from the client's prediction: accepted, and rejected. None without a prediction, and
-    where no engine has reported them."""
 
 
 def total_usage(usages: Sequence[Usage], choices: int) -> Usage:
     """Return the usage of one client's request, from that of each choice, prompt by prompt: each prompt has
     `choices`, and counts once."""
-    known = [usage.predicted for usage in usages if usage.predicted is not None]
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages[::choices]),
         cached_tokens=sum(usage.cached_tokens for usage in usages[::choices]),
         output_tokens=sum(usage.output_tokens for usage in usages),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
-        # The sum is known only if every part of it is.
-        predicted=(sum(accepted for accepted, _ in known), sum(rejected for _, rejected in known))
-        if len(known) == len(usages)
-        else None,
     )
 
 

@@ -58,11 +58,6 @@ class Reasoning:
 UNLIMITED_THINKING = -1
 """No budget, whatever the operator's defaults: `GenerationRequest.thinking_tokens` in vLLM's spelling."""
 
-MAX_PREDICTION_TOKENS = 1 << 15
-MAX_PREDICTION_CHARACTERS = 1 << 18
-"""A longer prediction is cut: 8 characters a token, where texts have 3 to 5. An engine takes 4 bytes a token
-for it, and as many for its index."""
-
 PRIORITIES = range(-10, 11)
 """Values of `priority`. Few, because bands age by one at a time and no request may wait for hours."""
 
@@ -190,9 +185,6 @@ class GenerationRequest:
     """The body's field of the prompt, for error messages; empty for the usual one of its kind of prompt."""
     holds: tuple[Hold, ...] = ()
     """At most one per `ttl` value of the dialect."""
-    prediction: str | None = None
-    """What the client expects of the answer, if it expects anything: a text to draft from, which changes no
-    token. Its first MAX_PREDICTION_TOKENS tokens count."""
     truncate_tokens: int | None = None
     """Keep the first N tokens of the prompt. 0 keeps as many as the context has; with None all must fit."""
 
@@ -206,8 +198,7 @@ class GenerationRequest:
                 bare = TextPrompt("")
             case TokenPrompt():
                 bare = TokenPrompt(())
-        prediction = None if self.prediction is None else ""
-        return replace(self, prompt=bare, structure=None, prediction=prediction)
+        return replace(self, prompt=bare, structure=None)
 
     @property
     def only_prompt(self) -> bool:

@@ -40,7 +40,7 @@ class Authentication:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys.keys:
+        if not self._keys.keys:
             await self._app(scope, receive, send)
             return
         given = list(_given_keys(Headers(scope=scope)))

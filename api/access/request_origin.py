@@ -64,7 +64,7 @@ class OriginCheck:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (error := self._fault(scope)) is not None:
+        if (error := self._fault(scope)) is not None:
             await self._answer(scope, error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

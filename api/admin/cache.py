@@ -100,17 +100,16 @@ def cache_routes(models: ServedModels) -> APIRouter:
 
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
     """Return a request that prefills the prompt of `body`, at the lowest priority, and generates nothing."""
-    given = None if body.prompt is None else _prompt(body.prompt)
+    given = body.prompt
     decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
     decoded = await work.decode(body, decode)
     # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
     asked = replace(asked, priority=PRIORITIES.stop - 1)
-    return asked if given is None else replace(asked, prompt=given)
-
-
-def _prompt(given: str | list[int]) -> TextPrompt | TokenPrompt:
-    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
+    if given is None:
+        return asked
+    prompt = TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
+    return replace(asked, prompt=prompt)
 
 
 def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:

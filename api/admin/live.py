@@ -60,7 +60,13 @@ def live_routes(models: ServedModels) -> APIRouter:
 
     feeds: dict[str, LiveFeed] = {}
 
-    @router.get("/live", dependencies=[Depends(operator)], responses=LIVE, response_class=EventStreamResponse)
+    @router.get(
+        "/live",
+        dependencies=[Depends(operator)],
+        responses=LIVE,
+        status_code=200,
+        response_class=LiveStream,
+    )
     async def live(model: str | None = None) -> Response:
         """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
         few. `history` of the first snapshot has the last five minutes, of each other the samples since."""
@@ -68,12 +74,6 @@ def live_routes(models: ServedModels) -> APIRouter:
         return LiveStream(feeds.setdefault(found.name, LiveFeed(models.fleet, found)))
 
     return router
-
-
-class EventStreamResponse(Response):
-    """Describes the stream in the API's description."""
-
-    media_type = "text/event-stream"
 
 
 class LiveFeed:
@@ -146,6 +146,8 @@ class LiveFeed:
 
 class LiveStream(Response):
     """Streams a feed until the reader leaves, or the feed is over: the page connects again."""
+
+    media_type = "text/event-stream"
 
     def __init__(self, feed: LiveFeed) -> None:
         super().__init__(headers=sse.HEADERS)

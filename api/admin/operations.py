@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import trio
@@ -16,7 +16,6 @@ from api.access.auth import operator, trusted
 from api.served_models import ServedModels
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
-from scheduler.service import Scheduler
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
 ModelName = Annotated[str | None, Query()]
@@ -90,9 +89,11 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         and session, beside the rate of finished requests and the last cause of death; each engine has its
         measured speeds. Of several models that is the first; `models` has each by its name. With engines on
         other machines `cluster` lists them, and whether new ones can be started."""
-        taken = {model.name: _taken(model.scheduler) for model, _ in models}
+        each = {model.name: model.scheduler.operations for model, _ in models}
+        taken = {name: (one.report(), one.statistics().engine) for name, one in each.items()}
         more = {name: report() for name, report in reports.items()}
-        if sum(one.entries for one in taken.values()) <= _INLINE_ENTRIES:
+        entries = (len((*one.queue.flows, *one.running, *one.waits)) for one, _ in taken.values())
+        if sum(entries) <= _INLINE_ENTRIES:
             content = _encoded(taken, more)
         else:
             content = await trio.to_thread.run_sync(_encoded, taken, more)
@@ -142,33 +143,20 @@ def loading_routes(models: ServedModels) -> APIRouter:
     return router
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """One model's scheduler at a moment. As many entries as requests wait and run: it is encoded elsewhere
-    than on the event loop."""
-
-    report: SchedulerReport
-    engine: EngineStatistics
-
-    @property
-    def entries(self) -> int:
-        return len(self.report.queue.flows) + len(self.report.running) + len(self.report.waits)
-
-
-def _taken(scheduler: Scheduler) -> _Taken:
-    return _Taken(scheduler.operations.report(), scheduler.operations.statistics().engine)
+_Taken: TypeAlias = tuple[SchedulerReport, EngineStatistics]
+"""One model's scheduler at a moment."""
 
 
 def _encoded(taken: Mapping[str, _Taken], more: Mapping[str, Any]) -> bytes:
-    bodies = {name: _scheduler_object(one) for name, one in taken.items()}
+    bodies = {name: _scheduler_object(*one) for name, one in taken.items()}
     first, *others = bodies.values()
     return msgspec.json.encode({**first, **({"models": bodies} if others else {}), **more})
 
 
-def _scheduler_object(taken: _Taken) -> dict[str, Any]:
-    body: dict[str, Any] = rounded(asdict(taken.report))
-    body["restarts"], body["last_death"] = taken.engine.restarts, taken.engine.last_death
-    body["last_death_cause"] = taken.engine.death_cause
+def _scheduler_object(report: SchedulerReport, engine: EngineStatistics) -> dict[str, Any]:
+    body: dict[str, Any] = rounded(asdict(report))
+    body["restarts"], body["last_death"] = engine.restarts, engine.last_death
+    body["last_death_cause"] = engine.death_cause
     return body
 
 

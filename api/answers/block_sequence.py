@@ -1,6 +1,6 @@
 """An answer's pieces as blocks that never overlap: each opens, grows and closes before the next opens.
 
-For dialects whose streams consist of blocks (Anthropic's messages, OpenAI's responses).
+For dialects whose streams consist of blocks (Anthropic's messages, OpenAI's responses), and whole answers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import (
     AnswerPiece,
     MalformedCall,
@@ -50,7 +50,9 @@ class BlockSequence:
     """Splits one answer into blocks. White space after a block is held back until other text follows: a block
     of white space only is not sent, because Anthropic's API would refuse it when a client sends it back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_space: bool = False) -> None:
+        """`keeps_space`: nothing is held back."""
+        self._keeps_space = keeps_space
         self._block: Block | None = None
         self._count = 0
         self._parts: list[str] = []
@@ -86,7 +88,7 @@ class BlockSequence:
             case _:
                 assert_never(piece)
 
-    def end(self) -> Iterator[Step]:
+    def end(self) -> Iterator[BlockClosed]:
         """Close the open block at the end of the answer."""
         if (block := self._block) is None:
             return
@@ -105,7 +107,7 @@ class BlockSequence:
     def _add_text(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Iterator[Step]:
         if not isinstance(self._block, TextBlock):
             text, logprobs = self._space + text, self._space_logprobs + logprobs
-            if self._count and not text.strip():
+            if self._count and not (self._keeps_space or text.strip()):
                 self._space, self._space_logprobs = text, logprobs
                 return
             yield from self._open(TextBlock(""))
@@ -122,12 +124,3 @@ class BlockSequence:
         assert self._block is not None, "it was opened above"
         self._parts.append(text)
         return Grown(self._count - 1, self._block, text, logprobs)
-
-
-def whole_blocks(choice: WholeChoice) -> list[Block]:
-    """Return the same blocks for a client that does not stream."""
-    return [
-        block
-        for index, block in enumerate(choice.blocks)
-        if index == 0 or not isinstance(block, TextBlock) or block.text.strip()
-    ]

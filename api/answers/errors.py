@@ -18,7 +18,6 @@ from fastapi.exceptions import RequestValidationError
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
-    EngineFailure,
     EngineLost,
     InvalidRequest,
     ModelNotFound,
@@ -163,8 +162,6 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"
-        case EngineFailure():
-            return 500, "server_error"
         case _:
             return 500, "server_error"
 

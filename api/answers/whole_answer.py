@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar, assert_never
+from typing import Any
 
-import msgspec
 import trio
 
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.answers.block_sequence import BlockClosed, BlockSequence
 from api.bodies.body import charge_body, release_body
 from api.bodies.unknown_fields import ignore, pointed
 from scheduler.errors import InvalidRequest
@@ -17,14 +17,10 @@ from scheduler.events import (
     AnswerPiece,
     Failed,
     Finished,
-    MalformedCall,
     Prefilling,
     Queued,
-    ReasoningDelta,
     TextDelta,
     TokenLogprobs,
-    ToolCallArguments,
-    ToolCallStarted,
     Usage,
     total_usage,
 )
@@ -33,55 +29,20 @@ from scheduler.service import Scheduler
 
 
 @dataclass(slots=True)
-class TextBlock:
-    text: str
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class ReasoningBlock:
-    text: str
-
-
-@dataclass(slots=True)
-class ToolCallBlock:
-    call_id: str
-    name: str
-    arguments: str = ""
-    """JSON text; of a malformed call what the model wrote instead."""
-    malformed: str = ""
-    """The whole of a call that cannot be parsed, as the model wrote it; else empty."""
-
-    @property
-    def input(self) -> dict[str, Any] | None:
-        """Return the arguments as an object, or None for a malformed call or one that the end of the answer
-        has cut."""
-        if self.malformed:
-            return None
-        try:
-            text = json.dumps(json.loads(self.arguments), ensure_ascii=False, allow_nan=False)
-            # JSON can contain lone surrogates, UTF-8 cannot.
-            return msgspec.json.decode(text.encode("utf-8", "replace"), type=dict[str, Any])
-        except (ValueError, RecursionError):
-            return None
-
-
-Block: TypeAlias = TextBlock | ReasoningBlock | ToolCallBlock
-_Opened = TypeVar("_Opened", TextBlock, ReasoningBlock, ToolCallBlock)
-
-
-@dataclass(slots=True)
 class WholeChoice:
-    """One choice: its blocks in the order in which the model wrote them, and its finish reason."""
+    """One choice: its blocks in the order in which the model wrote them (read when all is added), and its
+    finish reason."""
 
     finished: Finished | None = None
     _blocks: list[Block] = field(default_factory=list)
-    _parts: list[str] = field(default_factory=list)
-    """Pieces of the last block: joining each to it would copy the answer each time."""
+    _sequence: BlockSequence = field(default_factory=lambda: BlockSequence(keeps_space=True))
+
+    def add(self, piece: AnswerPiece) -> None:
+        self._blocks.extend(step.block for step in self._sequence.add(piece) if isinstance(step, BlockClosed))
 
     @property
     def blocks(self) -> list[Block]:
-        self._join()
+        self._blocks.extend(step.block for step in self._sequence.end())
         return self._blocks
 
     @property
@@ -105,47 +66,14 @@ class WholeChoice:
     def logprobs(self) -> list[TokenLogprobs]:
         return [entry for block in self.blocks if isinstance(block, TextBlock) for entry in block.logprobs]
 
-    def add(self, piece: AnswerPiece) -> None:
-        last = self._blocks[-1] if self._blocks else None
-        match piece:
-            case TextDelta(text=text, logprobs=logprobs):
-                if not isinstance(last, TextBlock):
-                    last = self._open(TextBlock(""))
-                self._parts.append(text)
-                last.logprobs.extend(logprobs)
-            case ReasoningDelta(text=text):
-                if not isinstance(last, ReasoningBlock):
-                    self._open(ReasoningBlock(""))
-                self._parts.append(text)
-            case ToolCallStarted(call_id=call_id, name=name):
-                self._open(ToolCallBlock(call_id, name))
-            case ToolCallArguments(text=text):
-                assert isinstance(last, ToolCallBlock), "arguments of no call"
-                self._parts.append(text)
-            case MalformedCall(text=text, index=None):
-                self.add(TextDelta(text))
-            case MalformedCall(text=text, rest=rest):
-                assert isinstance(last, ToolCallBlock), "a failure of no call"
-                self._parts.append(rest)
-                last.malformed = text
-            case _:
-                assert_never(piece)
-
-    def _open(self, block: _Opened) -> _Opened:
-        self._join()
-        self._blocks.append(block)
-        return block
-
-    def _join(self) -> None:
-        if not self._parts:
-            return
-        text = "".join(self._parts)
-        self._parts.clear()
-        match self._blocks[-1]:
-            case ToolCallBlock() as call:
-                call.arguments += text
-            case block:
-                block.text += text
+    @property
+    def sendable_blocks(self) -> list[Block]:
+        """Return the blocks that a `BlockSequence` without `keeps_space` has."""
+        return [
+            block
+            for index, block in enumerate(self.blocks)
+            if index == 0 or not isinstance(block, TextBlock) or block.text.strip()
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,10 @@ def read_body(model: type[Body], text: bytes) -> tuple[Body, tuple[str, ...], in
     JSONDecodeError as FastAPI does."""
     unknown = UnknownFields()
     with json_text.one_body() as budget, unknown.noting():
-        value = _decoded(text)
+        try:
+            value = json_text.decode(text)
+        except ValueError as error:
+            raise json.JSONDecodeError(str(error), "", 0) from error
         body = _valid(model, value)
     try:
         # A block of a history that cannot be read is a line of text, but not this one.
@@ -41,13 +44,6 @@ def read_body(model: type[Body], text: bytes) -> tuple[Body, tuple[str, ...], in
     except json_text.TooMuch as error:
         raise BodyRejected(InvalidRequest(f"the body: {error}")) from None
     return body, unknown.named(value), budget.spent_bytes
-
-
-def _decoded(text: bytes) -> Any:
-    try:
-        return json_text.decode(text)
-    except ValueError as error:
-        raise json.JSONDecodeError(str(error), "", 0) from error
 
 
 def _valid(model: type[Body], value: Any) -> Body:

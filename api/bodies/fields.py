@@ -1,8 +1,7 @@
 """Markers on schema fields that the server knows but does not support in full, with reasons.
 
 What it does not support at all is in `unsupported.py`; what nothing knows is ignored and named
-(`unknown_fields.py`). `api/FIELDS.md` has the tables of all
-fields, which are generated from these marks.
+(`unknown_fields.py`). `api/FIELDS.md` has the tables of all fields, made from these marks.
 """
 
 from __future__ import annotations

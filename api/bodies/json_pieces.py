@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.bodies.large_work import LARGE_WORK
+from api.bodies.garbage import LARGE_WORK
 from scheduler.offload import Offload
 
 SLICE_BYTES = 1 << 15

@@ -53,16 +53,14 @@ class UnknownFields:
         for name, given in value.items():
             if len(self._seen) > MAX_NAMES:
                 break
-            if name in names or given is None or (schema, name) in self._seen:
-                continue
-            self._seen.add((schema, name))
-            self._places.setdefault(id(value), set()).add(name)
+            if name not in names and given is not None:
+                self.note(value, name, schema)
         return {name: value[name] for name in names if name in value}
 
-    def note(self, value: dict[str, Any], name: str) -> None:
+    def note(self, value: dict[str, Any], name: str, schema: type = dict) -> None:
         """Note one thing of `value` that is not read, by what follows its path: `type:web_search`."""
-        if len(self._seen) <= MAX_NAMES and (dict, name) not in self._seen:
-            self._seen.add((dict, name))
+        if len(self._seen) <= MAX_NAMES and (schema, name) not in self._seen:
+            self._seen.add((schema, name))
             self._places.setdefault(id(value), set()).add(name)
 
     def named(self, body: Any) -> tuple[str, ...]:

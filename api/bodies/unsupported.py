@@ -108,6 +108,7 @@ EVERYWHERE: Fields = {
 RESPONSES: Fields = {
     **EVERYWHERE,
     "prompt": Unsupported("the server stores no prompts"),
+    "conversation": Unsupported("send previous_response_id, or the items"),
     "context_management": Unsupported("the server never removes parts of a conversation"),
 }
 EMBEDDINGS: Fields = {

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import trio
 
-from api.bodies.large_work import LARGE_WORK
+from api.bodies.garbage import LARGE_WORK
 from scheduler.offload import Lane
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import click
 import httpx
@@ -17,18 +17,9 @@ from api.cli.event_lines import EndlessLine, EventLines
 from api.cli.running_server import FAILURES, RunningServer, address, find, refusal, server_options, trouble
 from api.cli.terminal import end_cleanly_when_terminated, printable
 
-MOST_PIECES = 4096
-"""Bound on an answer for which the user has set none. The client holds it itself: as `max_tokens` in the body
-it would have to fit the context beside a prompt whose length only the server knows."""
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Long, because servers other than Penstock may be silent while a request waits."""
 _CUT = "the answer is cut: it has as many tokens as allowed (--max-tokens)"
-
-
-class Piece(NamedTuple):
-    kind: Literal["text", "thought", "end"]
-    text: str
-    """What came; where it ends the finish reason."""
 
 
 @click.command()
@@ -36,12 +27,7 @@ class Piece(NamedTuple):
 @server_options
 @click.option("--model", metavar="NAME", help="Model to ask.")
 @click.option("--system", metavar="TEXT", default="", help="System message.")
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Most tokens of an answer.  [default: {MOST_PIECES}]",
-)
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
 @click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="0 to 2.")
 def chat(
     words: tuple[str, ...],
@@ -107,7 +93,7 @@ def _answer(
     remark = ""
     try:
         with closing(stream(server, {**body, "messages": messages})) as pieces:
-            for number, (kind, piece) in enumerate(pieces, 1):
+            for kind, piece in pieces:
                 if kind == "end":
                     remark = {"stop": "", "length": _CUT}.get(piece, f"the answer ended: {piece}")
                     break
@@ -117,9 +103,6 @@ def _answer(
                     click.echo(click.style(shown, dim=True) if kind == "thought" else shown, nl=False)
                 elif kind == "text":
                     click.echo(piece.encode("utf-8", "replace"), nl=False)
-                if number == MOST_PIECES and "max_tokens" not in body:
-                    remark = _CUT
-                    break
         if is_terminal or not text.endswith("\n"):
             click.echo()
     except BrokenPipeError:
@@ -139,9 +122,9 @@ def _answer(
 
 def stream(
     server: RunningServer, body: dict[str, Any], transport: httpx.BaseTransport | None = None
-) -> Generator[Piece, None, None]:
-    """Yield the answer as it comes, up to its end; closed early, the server cancels the request. Raise
-    OperatorError."""
+) -> Generator[tuple[str, str], None, None]:
+    """Yield `text` or `thought` with what came, then `end` with the finish reason. Closed early, the server
+    cancels the request. Raise OperatorError."""
     where, events = server.address, EventLines()
     url = f"{server.url}/v1/chat/completions"
     try:
@@ -159,11 +142,11 @@ def stream(
                     delta = choice.get("delta") or {}
                     # vLLM's newer versions leave out `_content`.
                     if thought := delta.get("reasoning_content") or delta.get("reasoning"):
-                        yield Piece("thought", thought)
+                        yield "thought", thought
                     if text := delta.get("content"):
-                        yield Piece("text", text)
+                        yield "text", text
                     if reason := choice.get("finish_reason"):
-                        yield Piece("end", reason)
+                        yield "end", reason
                         return
     except FAILURES as error:
         raise OperatorError(trouble(where, error)) from error

@@ -7,20 +7,15 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from functools import cached_property
-from importlib.metadata import EntryPoints, entry_points
 from typing import Any, NamedTuple
 
 import click
 
-from api.cli.terminal import exit_code, is_interrupt
+from api.cli.terminal import exit_code
 from api.typed_command import with_typed
 from scheduler.errors import OptionError, StartupError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-COMMANDS = "penstock.commands"
-"""The entry point group in which other packages register commands. `--help` imports each of them for its
-first line, so each must be a LazyGroup or quick to import."""
 
 
 class CommandEntry(NamedTuple):
@@ -41,7 +36,7 @@ class LazyGroup(click.Group):
         self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self._lines())
+        return sorted(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if (entry := self.entries.get(cmd_name)) is None:
@@ -53,47 +48,25 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(self._lines().items()))
-
-    def _lines(self) -> dict[str, str]:
-        """Return the line of each command."""
-        return {name: entry.help for name, entry in self.entries.items()}
+            formatter.write_dl(sorted((name, entry.help) for name, entry in self.entries.items()))
 
 
 class _Penstock(LazyGroup):
-    """Our own commands, and those that other packages register."""
-
-    @cached_property
-    def _registered(self) -> EntryPoints:
-        return entry_points(group=COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (own := super().get_command(ctx, cmd_name)) is not None:
-            return own
-        for entry in self._registered.select(name=cmd_name):
-            command = entry.load()
-            assert isinstance(command, click.Command), cmd_name
-            return command
-        return None
-
-    def _lines(self) -> dict[str, str]:
-        loaded = {entry.name: entry.load() for entry in self._registered}
-        registered = {name: command.get_short_help_str(100) for name, command in loaded.items()}
-        return {**registered, **super()._lines()}
-
     def invoke(self, ctx: click.Context) -> Any:
-        """End every command on Ctrl-C here, with 130 and without a message, instead of click's "Aborted!" and
-        1."""
+        """End every command on Ctrl-C here, also one that comes in a nursery's group, with 130 and without a
+        message, instead of click's "Aborted!" and 1."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
-            if not is_interrupt(error):
+            group = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
+            if group.subgroup(KeyboardInterrupt) is None:
                 raise
             sys.exit(exit_code(signal.SIGINT))
 
 
 _COMMANDS = {
     "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
+    "bench": CommandEntry("loadtests.bench:bench", "Load-test any OpenAI-compatible server."),
     "chat": CommandEntry("api.cli.chat:chat", "Chat with a model, on the terminal or in a pipe."),
     "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",
@@ -106,10 +79,7 @@ _COMMANDS = {
     "serve": CommandEntry(
         "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
     ),
-    "service": CommandEntry(
-        "api.cli.service:service",
-        "Run the server under launchd or systemd.",
-    ),
+    "service": CommandEntry("api.cli.service:service", "Run the server under launchd or systemd."),
     "show": CommandEntry(
         "api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."
     ),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from ipaddress import ip_address
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 import httpx
@@ -21,8 +19,6 @@ _PROBE_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _MESSAGE_CHARACTERS = 300
 FAILURES = (httpx.HTTPError, UnicodeError)
 """What a request raises where no answer came, or only a part of one."""
-_ALL = httpx.Limits()
-"""As many connections as a command asks for."""
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -91,29 +87,19 @@ class RunningServer:
     def _names(self) -> str:
         return ", ".join(model.name for model in self.models) or "none"
 
-    def need_penstock(self, command: str) -> None:
-        """Raise OperatorError if it is another program's server."""
-        if not self.is_penstock:
-            raise OperatorError(
-                f"{self.url} is an OpenAI-compatible server, but not Penstock: `penstock {command}` needs"
-                " Penstock's own endpoints"
-            )
-
 
 def server_options(command: _F) -> _F:
     """Give a click command the options `--url` and `--api-key`, for `address`."""
-    options = (
-        click.option(
-            "--url",
-            metavar="URL",
-            envvar="PENSTOCK_URL",
-            show_envvar=True,
-            callback=_checked_url,
-            help=f"Server to use.  [default: {DEFAULT_URL}, with the port of PENSTOCK_PORT]",
-        ),
-        click.option("--api-key", metavar="KEY", help="Key to send.  [env var: PENSTOCK_API_KEY]"),
+    url = click.option(
+        "--url",
+        metavar="URL",
+        envvar="PENSTOCK_URL",
+        show_envvar=True,
+        callback=_checked_url,
+        help=f"Server to use.  [default: {DEFAULT_URL}, with the port of PENSTOCK_PORT]",
     )
-    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+    key = click.option("--api-key", metavar="KEY", help="Key to send.  [env var: PENSTOCK_API_KEY]")
+    return url(key(command))
 
 
 def _checked_url(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -128,29 +114,22 @@ def base_url(text: str) -> str:
         url = httpx.URL(full)
     except httpx.InvalidURL as error:
         raise click.BadParameter(f"{text!r} is not a URL: {error}") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise click.BadParameter(f"{text!r} is not the URL of a server, such as {DEFAULT_URL}")
-    if url.query or url.fragment or url.userinfo:
-        raise click.BadParameter("a server's URL has no user, query or fragment; give a key with --api-key")
+    more = url.query or url.fragment or url.userinfo
+    if url.scheme not in ("http", "https") or not url.host or more:
+        raise click.BadParameter(f"{text!r} is no server's URL, such as {DEFAULT_URL}; a key is --api-key")
     return str(url).rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def address(url: str | None, api_key: str | None, environment: Mapping[str, str]) -> Address:
-    """Return where to look for a server. `PENSTOCK_PORT`, where `serve` listens, changes the default,
-    and `PENSTOCK_API_KEY` may be a list of keys with tenants, as `penstock serve` reads it."""
+    """Return where to look for a server. `PENSTOCK_PORT`, where `serve` listens, changes the default, but for
+    0, and `PENSTOCK_API_KEY` may be a list of keys with tenants, as `penstock serve` reads it. Raise click's
+    BadParameter."""
     key = api_key or client_key(environment.get("PENSTOCK_API_KEY", ""))
-    return Address(url or default_url(environment), key or None)
-
-
-def default_url(environment: Mapping[str, str]) -> str:
-    """Return the address at which `penstock serve` listens in this environment; port 0 says nothing of it.
-    Raise click's BadParameter."""
     port = environment.get("PENSTOCK_PORT", "0")
-    if port == "0":
-        return DEFAULT_URL
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
         raise click.BadParameter(f"PENSTOCK_PORT is a port from 1 to 65535, not {port!r}")
-    return f"http://127.0.0.1:{int(port)}"
+    default = DEFAULT_URL if int(port) == 0 else f"http://127.0.0.1:{int(port)}"
+    return Address(url or default, key or None)
 
 
 def find(where: Address, transport: httpx.BaseTransport | None = None) -> RunningServer:
@@ -161,21 +140,6 @@ def find(where: Address, transport: httpx.BaseTransport | None = None) -> Runnin
     except FAILURES as error:
         raise OperatorError(trouble(where, error)) from error
     return read_listing(where, answer)
-
-
-def client(
-    where: Address, timeout: httpx.Timeout, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """Return what asks this server, with its key, from as many tasks as the caller has."""
-    return httpx.AsyncClient(
-        trust_env=where.trust_env, headers=where.headers, timeout=timeout, transport=transport, limits=_ALL
-    )
-
-
-def pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
-    """Return the body as it comes, to be entered by `async with`: httpx declares an iterator, but returns a
-    generator that must be closed."""
-    return aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes()))
 
 
 def trouble(where: Address, error: BaseException) -> str:

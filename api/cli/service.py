@@ -110,11 +110,9 @@ class Service:
     @property
     def unit(self) -> Path:
         if sys.platform == "darwin":
-            folder = self._library / f"Launch{'Daemons' if self.system else 'Agents'}"
-            return folder / f"penstock.{self.name}.plist"
-        else:
-            folder = Path("/etc") if self.system else _config()
-            return folder / "systemd" / self._scope / f"{self.name}.service"
+            kind = "Daemons" if self.system else "Agents"
+            return self._library / f"Launch{kind}" / f"penstock.{self.name}.plist"
+        return self._config / "systemd" / ("system" if self.system else "user") / f"{self.name}.service"
 
     @property
     def socket(self) -> Path:
@@ -123,7 +121,7 @@ class Service:
     @property
     def environment(self) -> Path:
         """systemd's file of variables; launchd has them in the property list."""
-        return (Path("/etc") if self.system else _config()) / "penstock" / f"{self.name}.env"
+        return self._config / "penstock" / f"{self.name}.env"
 
     @property
     def log(self) -> Path:
@@ -131,8 +129,9 @@ class Service:
         return self._library / "Logs" / "penstock" / f"{self.name}.log"
 
     @property
-    def _scope(self) -> str:
-        return "system" if self.system else "user"
+    def _config(self) -> Path:
+        own = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return Path("/etc") if self.system else Path(own)
 
     @property
     def _library(self) -> Path:
@@ -144,13 +143,9 @@ class Service:
         domains = ["system"] if self.system else [f"gui/{os.getuid()}", f"user/{os.getuid()}"]
         return [f"{domain}/penstock.{self.name}" for domain in domains]
 
-    @property
-    def systemctl(self) -> list[str]:
-        return ["systemctl", *([] if self.system else ["--user"])]
-
-
-def _config() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    def systemctl(self, *arguments: str, may_fail: bool = False, shows: bool = False) -> int:
+        own = () if self.system else ("--user",)
+        return _ask("systemctl", *own, *arguments, may_fail=may_fail, shows=shows)
 
 
 def _of_service(command: Callable[..., None]) -> Callable[..., None]:
@@ -185,26 +180,28 @@ def install(installed: Service, engine: bool, shows: bool, arguments: tuple[str,
     ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file. With
     --engine they are those of penstock engine.
     """
-    on_mac = sys.platform == "darwin"
     kept = {*_KEPT, *(variable(option.field) for option in options())}
     variables = {name: value for name, value in sorted(os.environ.items()) if name in kept}
+    on_mac = sys.platform == "darwin"
     if not on_mac and installed.environment.exists():
         lines = shlex.split(installed.environment.read_text("utf-8"), comments=True)
         variables = dict(line.split("=", 1) for line in lines if "=" in line)
     settings = None if engine else _checked(arguments, variables)
     if engine:
         engine_command.make_context("penstock engine", list(arguments))
-    elif settings is not None and settings.port == 0:
-        raise OperatorError("--port 0 is another port at each start: a service needs one that stays")
     if shows:
         # A terminal keeps what it shows.
         variables = dict.fromkeys(variables, "...")
-    files = {} if on_mac or installed.environment.exists() else {installed.environment: _lines(variables)}
-    files |= (plist if on_mac else units)(installed, settings, arguments, variables)
+    if on_mac:
+        files = plist(installed, settings, arguments, variables)
+    else:
+        own = {} if installed.environment.exists() else {installed.environment: _lines(variables)}
+        files = own | units(installed, settings, arguments)
     if shows:
         click.echo("\n".join(f"# {path}\n{text}" for path, text in files.items()))
         return
-    moved = installed.socket in files and _text(installed.socket) not in ("", files[installed.socket])
+    sockets = installed.socket
+    moved = sockets in files and sockets.exists() and sockets.read_text("utf-8") != files[sockets]
     for path, text in files.items():
         _write(path, text, private=on_mac or path == installed.environment)
         click.echo(f"wrote      {path}")
@@ -212,14 +209,14 @@ def install(installed: Service, engine: bool, shows: bool, arguments: tuple[str,
         _start_job(installed)
         click.echo(f"starts; it writes {installed.log}")
         return
-    names = [path.name for path in (installed.socket, installed.unit) if path in files]
-    _ask(*installed.systemctl, "daemon-reload")
-    _ask(*installed.systemctl, "enable", *names)
+    names = [path.name for path in (sockets, installed.unit) if path in files]
+    installed.systemctl("daemon-reload")
+    installed.systemctl("enable", *names)
     if moved:
         # systemd keeps listening on the addresses that it knew when it opened its sockets.
-        _ask(*installed.systemctl, "stop", *names)
+        installed.systemctl("stop", *names)
     click.echo("starting   after the drain of what runs; until the model is loaded")
-    _ask(*installed.systemctl, "restart", *names[-1:])
+    installed.systemctl("restart", *names[-1:])
     click.echo(f"it runs; its log: journalctl {'' if installed.system else '--user '}-u {installed.name}")
     if not installed.system:
         click.echo("note       it runs while you are logged in; always: loginctl enable-linger")
@@ -232,20 +229,13 @@ def uninstall(installed: Service) -> None:
     if sys.platform == "darwin":
         _stop_job(installed)
     else:
-        _ask(
-            *installed.systemctl,
-            "disable",
-            "--now",
-            installed.socket.name,
-            installed.unit.name,
-            may_fail=True,
-        )
+        installed.systemctl("disable", "--now", installed.socket.name, installed.unit.name, may_fail=True)
     for path in (installed.unit, installed.socket):
         with suppress(FileNotFoundError):
             path.unlink()
             click.echo(f"removed    {path}")
     if sys.platform != "darwin":
-        _ask(*installed.systemctl, "daemon-reload")
+        installed.systemctl("daemon-reload")
         if installed.environment.exists():
             click.echo(f"kept       {installed.environment}, which may hold keys")
 
@@ -257,9 +247,7 @@ def status(installed: Service) -> None:
     if sys.platform == "darwin":
         ended = [subprocess.run(["launchctl", "print", one], check=False) for one in installed.targets]
         sys.exit(min(done.returncode for done in ended))
-    sys.exit(
-        _ask(*installed.systemctl, "--no-pager", "status", installed.unit.name, may_fail=True, shows=True)
-    )
+    sys.exit(installed.systemctl("--no-pager", "status", installed.unit.name, may_fail=True, shows=True))
 
 
 @service.command(hidden=True, context_settings=_REST)
@@ -274,12 +262,9 @@ def run(ctx: click.Context, log: Path, arguments: tuple[str, ...]) -> None:
     penstock.main(["serve", *arguments], prog_name="penstock", standalone_mode=False)
 
 
-def units(
-    installed: Service, settings: ServeSettings | None, arguments: Sequence[str], variables: Mapping[str, str]
-) -> dict[Path, str]:
+def units(installed: Service, settings: ServeSettings | None, arguments: Sequence[str]) -> dict[Path, str]:
     """Return systemd's units: an engine, which has no `settings`, has no sockets."""
     needs, kind = _ENGINE if settings is None else _SERVER
-    target = "multi-user.target" if installed.system else "default.target"
     unit = _UNIT.format(
         name=installed.name,
         needs=needs.format(name=installed.name),
@@ -288,7 +273,7 @@ def units(
         environment=str(installed.environment).replace("%", "%%"),
         stop_seconds=int(0 if settings is None else settings.drain_seconds) + _STOP_MARGIN_SECONDS,
         user=f"User={_user()}" if installed.system else "",
-        target=target,
+        target="multi-user.target" if installed.system else "default.target",
     )
     if settings is None:
         return {installed.unit: unit}
@@ -352,6 +337,8 @@ def _checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSet
         )
     others = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     settings = serve_settings(arguments, {**others, **variables})
+    if settings.port == 0:
+        raise OperatorError("--port 0 is another port at each start: a service needs one that stays")
     # This reads the files that the key options name, too.
     settings.keys()
     return settings
@@ -381,21 +368,13 @@ def _lines(variables: Mapping[str, str]) -> str:
     )
 
 
-def _text(path: Path) -> str:
-    return path.read_text("utf-8") if path.exists() else ""
-
-
 def _write(path: Path, text: str, *, private: bool) -> None:
-    """Write a file that nobody else reads meanwhile. Raise OperatorError."""
+    """Write a file, from its beginning with the mode that it keeps. Raise OperatorError."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.new")
-        partial.unlink(missing_ok=True)
-        with open(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "w"
-        ) as file:
-            file.write(text)
-        partial.replace(path)
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600 if private else 0o644)
+        path.write_text(text, "utf-8")
     except OSError as error:
         raise OperatorError(f"cannot write {path}: {error}") from error
 

@@ -8,8 +8,6 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-import click
-
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
@@ -34,20 +32,6 @@ break it."""
 def exit_code(number: int) -> int:
     """Return the exit code of a command that this signal has ended."""
     return 128 + number
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether Ctrl-C raised the error, alone, in a nursery's group, or as the Abort of click's
-    prompts."""
-    match error:
-        case KeyboardInterrupt():
-            return True
-        case BaseExceptionGroup():
-            return error.subgroup(KeyboardInterrupt) is not None
-        case click.Abort():
-            return isinstance(error.__context__, KeyboardInterrupt)
-        case _:
-            return False
 
 
 def end_cleanly_when_terminated() -> None:

@@ -23,7 +23,7 @@ _LONGEST_BLOB = 200
 _SILENT = frozenset(
     (
         *("thinking", "redacted_thinking", "reasoning"),
-        *("compaction", "compaction_summary", "context_compaction", "compaction_trigger", "fallback"),
+        *("compaction", "compaction_summary", "context_compaction", "fallback"),
         *("configuration_update", "mcp_list_tools", "mcp_tool_listing", "mcp_approval_response"),
     )
 )

@@ -35,9 +35,6 @@ LARGE_BYTES = 1 << 18
 MODELS = 4
 """Models of smaller bodies that exist at a time."""
 
-_CHARGED_BEFORE = 1 << 20
-"""What is charged for a text before it is made: most of a page."""
-
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=Body)
 
@@ -92,19 +89,6 @@ class BodyWork:
         """Return a whole answer, encoded as it is sent. `repeats`: whether texts of the body, or what is
         made of them, are in it whole."""
         return PiecedResponse(content, self.offload, self.tenant, in_place=self.lane is None or not repeats)
-
-    async def text(self, make: Callable[[], bytes]) -> Response:
-        """Return what `make` makes of what is stored. As bodies are, it waits for room, and is charged while
-        its client reads it."""
-        before = 0 if self.lane is None else _CHARGED_BEFORE
-        charge_body(self.request.scope, before)
-        give_back = await _place(self)
-        try:
-            text = await self(make)
-        finally:
-            give_back()
-        charge_body(self.request.scope, max(0, len(text) - before))
-        return Response(text, media_type="application/json")
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
         """Return what `decode` makes of `body`, and drop the body's conversation."""

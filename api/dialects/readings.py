@@ -10,36 +10,26 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from pydantic import Field
-
-from api.access.identity import MAX_TIMEOUT_SECONDS, Caller
+from api.access.identity import Caller
 from api.answers.blocks import all_finished
-from api.bodies.body import Body
-from api.bodies.fields import WithoutEffect
 from api.dialects.json_route import BodyWork
-from api.dialects.openai.schema import MAX_SALT_CHARACTERS
+from api.dialects.openai.schema import QueueFields
 from api.served_models import Served
 from scheduler.events import Finished
-from scheduler.request import PRIORITIES, GenerationRequest
+from scheduler.request import GenerationRequest
 
 _Text = TypeVar("_Text")
 
 
-class ReadingRequest(Body):
+class ReadingRequest(QueueFields):
     """What all these bodies have."""
 
     id_prefix: ClassVar[str]
     """The beginning of the answer's id."""
 
     model: str | None = None
-    user: Annotated[str | None, WithoutEffect("used only for the provider's own accounting")] = None
-
-    # vLLM's names.
-    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
-    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
 
 async def read(

@@ -24,9 +24,6 @@ _STEP_BYTES = 1 << 20
 _LARGE_BYTES = 1 << 20
 
 
-def nothing() -> None: ...
-
-
 @dataclass(eq=False, slots=True)
 class _Waiter:
     account: str
@@ -37,7 +34,7 @@ class _Waiter:
 class BodyBudget:
     """Counts what is charged. `on_freed` is called when a large body is not held any longer."""
 
-    def __init__(self, limits: Limits, on_freed: Callable[[], None] = nothing) -> None:
+    def __init__(self, limits: Limits, on_freed: Callable[[], None] = lambda: None) -> None:
         self._limits = limits
         self._on_freed = on_freed
         self._waiting: list[_Waiter] = []

@@ -13,7 +13,7 @@ import trio
 
 from api.http.beginnings import Turn
 from api.http.body_budget import BodyBudget, BodyCharge
-from api.http.exchange import EarlyEnd, Exchange, Service
+from api.http.exchange import Exchange, Service
 from api.http.http_scope import addresses, scope_of
 from api.http.inbound import Inbound
 from api.http.limits import Limits
@@ -66,7 +66,7 @@ class Connection:
                 self._is_first_request = False
         except RefusedByServer as refused:
             self._tally.refusals_total[refused.refusal] += 1
-            await self._say_goodbye(answer(refused, server_name=self._service.server_name))
+            await self._say_goodbye(refused)
 
     async def refuse(self) -> None:
         """Answer 503 to a connection over the limit, unless it asks for a path that is always answered.
@@ -88,13 +88,8 @@ class Connection:
             if refused.refusal is Refusal.HEADER_TIMEOUT:
                 refused = self._crowded()
             self._tally.refusals_total[refused.refusal] += 1
-            response = answer(
-                refused,
-                server_name=self._service.server_name,
-                with_body=request is None or request.method != b"HEAD",
-                request_id=None if request is None else request_id_of(request.headers),
-            )
-            await self._say_goodbye(response)
+            own_id = None if request is None else request_id_of(request.headers)
+            await self._say_goodbye(refused, request, own_id)
 
     def _crowded(self) -> RefusedByServer:
         seconds = self._limits.retry_after_seconds
@@ -128,7 +123,7 @@ class Connection:
         return self._inbound.has_read_ahead or bool(self._parser.trailing_data[0])
 
     async def _wait_first_bytes(self) -> bool:
-        if self._service.is_draining():
+        if self._service.draining:
             return False
         # A new connection must send a request soon; only after one does it get the longer keep-alive timeout.
         seconds = self._limits.header_seconds if self._is_first_request else self._limits.keep_alive_seconds
@@ -185,35 +180,24 @@ class Connection:
         finally:
             self._tally.active_requests -= 1
             charge.release()
-            self._count(exchange)
+            if exchange.refused is not None:
+                self._tally.refusals_total[exchange.refused.refusal] += 1
+            elif exchange.client_gone:
+                self._tally.disconnects_total += 1
         if exchange.complete:
             return await self._may_go_on()
         if exchange.needs_reset:
             await self._outbound.abort()
-        elif exchange.answerable:
-            await self._say_goodbye(
-                exchange.answer(exchange.refused or RefusedByServer(Refusal.INTERNAL_ERROR))
-            )
+        elif exchange.answerable and exchange.refused is not None:
+            await self._say_goodbye(exchange.refused, request, scope["request_id"])
         # Otherwise nothing: the missing end tells the client that the response is truncated.
         return False
-
-    def _count(self, exchange: Exchange) -> None:
-        match exchange.end:
-            case EarlyEnd.REFUSED:
-                assert exchange.refused is not None
-                self._tally.refusals_total[exchange.refused.refusal] += 1
-            case EarlyEnd.FAILED:
-                self._tally.refusals_total[Refusal.INTERNAL_ERROR] += 1
-            case EarlyEnd.CLIENT_GONE:
-                self._tally.disconnects_total += 1
-            case EarlyEnd.NONE:
-                pass
 
     async def _may_go_on(self) -> bool:
         if self._inbound.ended:
             return False
         both_done = self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE
-        if both_done and not self._service.is_draining():
+        if both_done and not self._service.draining:
             return True
         if self._parser.their_state is h11.SEND_BODY or self._has_bytes():
             await self._linger()
@@ -221,7 +205,16 @@ class Connection:
 
     # ---- the end
 
-    async def _say_goodbye(self, response: bytes) -> None:
+    async def _say_goodbye(
+        self, refused: RefusedByServer, request: h11.Request | None = None, request_id: str | None = None
+    ) -> None:
+        """Answer in the application's place, and end the connection."""
+        response = answer(
+            refused,
+            server_name=self._service.server_name,
+            with_body=request is None or request.method != b"HEAD",
+            request_id=request_id,
+        )
         try:
             await self._outbound.write(response)
         except ClientGone:
@@ -246,8 +239,9 @@ def _check_head(request: h11.Request, body_bytes: int) -> None:
     """Refuse what h11 accepts and this server does not support."""
     if not request.http_version.startswith(b"1."):
         raise RefusedByServer(Refusal.UNSUPPORTED, 505)
-    if request.method == b"CONNECT":
-        # A success would turn the connection into a tunnel.
+    if request.method == b"CONNECT" or not request.target.startswith((b"/", b"*")):
+        # This server is no proxy: a success would be a tunnel, and a whole URL has a host of its own, which
+        # goes before the header's (RFC 9112 3.2.2), and which no check would see.
         raise RefusedByServer(Refusal.UNSUPPORTED)
     length = _declared_bytes(request)
     is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)

@@ -4,27 +4,30 @@ A task reads ahead while the application runs. When the client leaves, is refuse
 application's scope is cancelled: a handler sees only trio.Cancelled at its next checkpoint, and needs nothing
 else to free its resources. From the last write of a response on, a disconnect cancels nothing.
 
-A `Phase` is the response's progress, which only grows; an `EarlyEnd` is the reason for an early end.
+A `Phase` is the response's progress, which only grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from typing import TypeAlias
 
 import h11
 import trio
+from starlette.types import ASGIApp, Message, Scope
 
-from api.http.asgi import Application, Message, OnError, Scope
-from api.http.beginnings import Beginnings, Turn
-from api.http.endings import Endings
+from api.http.beginnings import Beginnings, Endings, Turn
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
 from api.http.outbound import ClientGone, Outbound, WriteStalled
-from api.http.refusals import Refusal, RefusedByServer, answer
+from api.http.refusals import Refusal, RefusedByServer
 from api.http.request_body import RequestBody
 
+OnError: TypeAlias = Callable[[BaseException, str], None]
+"""Called with the exception and the request it belongs to. It must not raise: no caller would catch it."""
 _COPIED_BYTES = 1 << 16
 """Larger parts of a body are written from where they are."""
 
@@ -44,38 +47,40 @@ class Phase(IntEnum):
     """The whole response was sent."""
 
 
-class EarlyEnd(IntEnum):
-    """Why an exchange ended early. If several reasons apply, the greatest counts."""
-
-    NONE = 0
-    CLIENT_GONE = 1
-    FAILED = 2
-    """The application raised, or returned before the response was complete."""
-    REFUSED = 3
-    """`Exchange.refused` has the reason."""
-
-
-class IncompleteResponse(Exception):
-    """The application returned before the response was whole."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Service:
     """What every request of a server needs."""
 
-    app: Application
+    app: ASGIApp
     on_error: OnError
-    is_draining: Callable[[], bool]
     server_name: str | None = None
     """The `server` header of every response; None sends none."""
-    always_answered: frozenset[str] = frozenset()
+    always_answered: Collection[str] = ()
     """Paths that are also answered to clients over the limit of connections."""
-    is_retiring: Callable[[], bool] = lambda: False
-    """Whether responses ask the client to close, though further requests on their connection are served."""
     account_of: Callable[[Scope], str] = lambda scope: ""
     """Returns the account that is charged for a body when the application begins to read it."""
     beginnings: Beginnings = field(default_factory=Beginnings)
     endings: Endings = field(default_factory=Endings)
+    draining: bool = False
+    """Whether no request is begun any more on a connection that has had one."""
+    retiring: bool = False
+    """Whether responses ask the client to close, though further requests on their connection are served."""
+
+
+@contextmanager
+def reporting(report: Callable[[Exception], None]) -> Iterator[None]:
+    """Give `report` what fails within the block, also where a nursery has it in one group with what is no
+    error, which goes on alone: Cancelled, SystemExit."""
+    try:
+        yield
+    except Exception as error:
+        report(error)
+    except BaseExceptionGroup as group:
+        errors, rest = group.split(Exception)
+        if errors is not None:
+            report(errors)
+        if rest is not None:
+            raise rest from None
 
 
 class Exchange:
@@ -118,9 +123,10 @@ class Exchange:
         )
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
-        self.end = EarlyEnd.NONE
+        self.client_gone = False
+        """Whether the client left before the response was complete."""
         self.refused: RefusedByServer | None = None
-        """The first refusal of the request or its client."""
+        """The first refusal of the request or its client, or the application's failure."""
 
     @property
     def complete(self) -> bool:
@@ -149,39 +155,30 @@ class Exchange:
     def _cancelled(self) -> bool:
         """Return whether the application's scope is cancelled. (Reading the scope's own property reads the
         clock each time.)"""
-        return self.end is not EarlyEnd.NONE
+        return self.client_gone or self.refused is not None
 
     async def run(self) -> None:
-        """Run the application to its end. Then the properties and `end` describe the outcome."""
+        """Run the application to its end. Then the properties describe the outcome."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
-            with self._app_scope:
+            with self._app_scope, reporting(self._report):
                 await self._call_app()
             nursery.cancel_scope.cancel()
-        if not self.complete and self.end is EarlyEnd.NONE:
-            self._report(IncompleteResponse("the application returned before its response was complete"))
+        if not (self.complete or self._cancelled):
+            self._report(RuntimeError("the application returned before its response was complete"))
 
     async def _call_app(self) -> None:
-        try:
-            self._parse_body()
-            if self.refused is None:
-                if self._scope["path"] in self._service.always_answered:
-                    self._turn.skip()
-                await self._turn.take()
-                await self._service.app(self._scope, self._receive, self._send)
-        except Exception as error:
-            self._report(error)
-        except BaseExceptionGroup as group:
-            # A nursery of the application in which something failed during cancellation.
-            errors, rest = group.split(Exception)
-            if errors is not None:
-                self._report(errors)
-            if rest is not None:
-                raise rest from None
+        with self._refusing():
+            self._body.parse_arrived()
+        if self.refused is None:
+            if self._scope["path"] in self._service.always_answered:
+                self._turn.skip()
+            await self._turn.take()
+            await self._service.app(self._scope, self._receive, self._send)
 
     def _report(self, error: Exception) -> None:
         if not _is_client_gone(error):
-            self._note_end(EarlyEnd.FAILED)
+            self.refused = self.refused or RefusedByServer(Refusal.INTERNAL_ERROR)
             request = f"{self._request.method.decode('ascii')} {self._request.target.decode('ascii')}"
             self._service.on_error(error, f"{request} ({self._scope['request_id']})")
 
@@ -191,23 +188,24 @@ class Exchange:
         if self._needs_client:
             await self._service.endings.wait()
         if self._needs_client:
-            self._cancel_app(EarlyEnd.CLIENT_GONE)
+            self._lose_client()
 
     @property
     def _needs_client(self) -> bool:
         return self._phase < Phase.FINISHING
 
-    def _refuse(self, refused: RefusedByServer) -> None:
-        if self.refused is None:
-            self.refused = refused
-        self._cancel_app(EarlyEnd.REFUSED)
-
-    def _cancel_app(self, end: EarlyEnd) -> None:
-        self._note_end(end)
+    def _lose_client(self) -> None:
+        self.client_gone = True
         self._app_scope.cancel()
 
-    def _note_end(self, end: EarlyEnd) -> None:
-        self.end = max(self.end, end)
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Cancel the application if the request is refused within the block."""
+        try:
+            yield
+        except RefusedByServer as refused:
+            self.refused = self.refused or refused
+            self._app_scope.cancel()
 
     async def _raise_cancelled(self) -> None:
         """Raise trio.Cancelled, or return in a part of the application that is shielded from it."""
@@ -216,13 +214,15 @@ class Exchange:
     # ---- receive
 
     async def _receive(self) -> Message:
-        await self._make_room()
+        # Before the client is asked to send the body.
+        with self._refusing():
+            await self._body.make_room()
         if self._parser.they_are_waiting_for_100_continue:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
         # Also in FINISHING: a watcher in the application that receives a disconnect cancels what it watches,
         # which must not happen during the last write.
         while not (self.complete or self._cancelled):
-            try:
+            with self._refusing():
                 if self._body.delivered:
                     await self._inbound.wait_arrival()
                     continue
@@ -236,31 +236,15 @@ class Exchange:
                     return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
                 self._turn.lose()
-            except RefusedByServer as refused:
-                self._refuse(refused)
         if self._cancelled:
             await self._raise_cancelled()
         return {"type": "http.disconnect"}
 
-    async def _make_room(self) -> None:
-        """Make room before the client is asked to send the body."""
-        try:
-            await self._body.make_room()
-        except RefusedByServer as refused:
-            self._refuse(refused)
-
     async def _wait_for_room(self) -> None:
-        try:
+        with self._refusing():
             await self._body.charge.wait_room()
-        except RefusedByServer as refused:
-            self._refuse(refused)
+        if self._cancelled:
             await self._raise_cancelled()
-
-    def _parse_body(self) -> None:
-        try:
-            self._body.parse_arrived()
-        except RefusedByServer as refused:
-            self._refuse(refused)
 
     # ---- send
 
@@ -280,15 +264,13 @@ class Exchange:
             raise RuntimeError("the response has been started")
         # The server does not wait for the rest of a body once its answer starts, so the connection must
         # close.
-        self._parse_body()
+        with self._refusing():
+            self._body.parse_arrived()
         self._head = response_head(
             self._request,
             message["status"],
             message.get("headers", ()),
-            close=self._is_last
-            or self._service.is_draining()
-            or self._service.is_retiring()
-            or not self._body.arrived,
+            close=self._is_last or self._service.draining or self._service.retiring or not self._body.arrived,
             server_name=self._service.server_name,
         )
         self._phase = Phase.STARTED
@@ -325,19 +307,10 @@ class Exchange:
             await self._outbound.write(data)
         except ClientGone as error:
             if isinstance(error, WriteStalled):
-                self._refuse(RefusedByServer(Refusal.WRITE_TIMEOUT))
-            self._cancel_app(EarlyEnd.CLIENT_GONE)
+                self.refused = self.refused or RefusedByServer(Refusal.WRITE_TIMEOUT)
+            self._lose_client()
             await self._raise_cancelled()
             raise
-
-    def answer(self, refused: RefusedByServer) -> bytes:
-        """Return the server's own response to this request, to be sent only if `answerable`."""
-        return answer(
-            refused,
-            server_name=self._service.server_name,
-            with_body=self._request.method != b"HEAD",
-            request_id=self._scope["request_id"],
-        )
 
 
 def _is_client_gone(error: BaseException) -> bool:

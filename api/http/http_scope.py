@@ -14,16 +14,15 @@ from urllib.parse import unquote_to_bytes
 
 import h11
 import trio
+from starlette.types import Scope
 
-from api.http.asgi import Scope
 from api.http.request_id import request_id_of
 
 Address: TypeAlias = tuple[str, int] | None
 
 
 def scope_of(request: h11.Request, client: Address, server: Address) -> Scope:
-    authority, target = _split_target(request.target)
-    raw_path, _, query = target.partition(b"?")
+    raw_path, _, query = request.target.partition(b"?")
     # ASGI requires text for any bytes; what is not UTF-8 matches no route.
     path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
     return {
@@ -36,33 +35,11 @@ def scope_of(request: h11.Request, client: Address, server: Address) -> Scope:
         "raw_path": raw_path,
         "query_string": query,
         "root_path": "",
-        "headers": _headers(request, authority),
+        "headers": list(request.headers),
         "client": client,
         "server": server,
         "request_id": request_id_of(request.headers),
     }
-
-
-def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
-    """Split a target. Proxies may send `GET http://host/path`; the application must see `/path` either way.
-    The host may be None."""
-    if target.startswith(b"/") or b"://" not in target:
-        return None, target
-    authority_and_path = target.partition(b"://")[2]
-    start = min(
-        (at for at in map(authority_and_path.find, (b"/", b"?")) if at >= 0), default=len(authority_and_path)
-    )
-    authority, path = authority_and_path[:start], authority_and_path[start:]
-    return authority, path if path.startswith(b"/") else b"/" + path
-
-
-def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
-    """Return the headers. A target's host replaces the Host header (RFC 9112 3.2.2): a check must see the
-    host that counts."""
-    headers = list(request.headers)
-    if authority is None:
-        return headers
-    return [(b"host", authority), *(field for field in headers if field[0] != b"host")]
 
 
 def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:
@@ -70,14 +47,10 @@ def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:
     if not isinstance(stream, trio.SocketStream):
         return None, None
     try:
-        return _address(stream.socket.getpeername()), _address(stream.socket.getsockname())
+        # A name of IPv6 has two more members.
+        return stream.socket.getpeername()[:2], stream.socket.getsockname()[:2]
     except OSError:
         return None, None
-
-
-def _address(name: object) -> Address:
-    # A Unix socket's name is text; an IPv6 one has two more members.
-    return (name[0], name[1]) if isinstance(name, tuple) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +71,11 @@ def response_head(
     close: bool,
     server_name: str | None = None,
 ) -> ResponseHead:
-    """Add `date` and, if there is a name, `server`, unless the application set them. Raise
+    """Add `date` and, if there is a name, `server`. Raise
     h11.LocalProtocolError for an invalid response, before any byte of it is written."""
     fields = [(bytes(name), bytes(value)) for name, value in headers]
-    names = {name.lower() for name, _ in fields}
-    if b"date" not in names:
-        fields.append((b"date", date_header()))
-    if server_name is not None and b"server" not in names:
+    fields.append((b"date", date_header()))
+    if server_name is not None:
         fields.append((b"server", server_name.encode("ascii")))
     if close:
         fields.append((b"connection", b"close"))

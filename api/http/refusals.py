@@ -11,39 +11,24 @@ from api.http.request_id import echoed, new_request_id
 
 
 class Refusal(enum.Enum):
-    """Why the server ended a request or a connection. `value` is the error's code."""
+    """Why the server ended a request or a connection: the error's code, its usual status and its message."""
 
-    TOO_MANY_CONNECTIONS = "too_many_connections"
-    HEADER_TIMEOUT = "header_timeout"
-    HEADERS_TOO_LARGE = "headers_too_large"
-    MALFORMED = "malformed_request"
-    UNSUPPORTED = "unsupported_protocol"
-    BODY_TIMEOUT = "body_timeout"
-    BODY_TOO_LARGE = "body_too_large"
-    BODIES_TOO_MANY = "bodies_too_many"
-    """There is no room for the request's body beside the bodies of other requests."""
-    INTERNAL_ERROR = "internal_error"
-    WRITE_TIMEOUT = "write_timeout"
+    TOO_MANY_CONNECTIONS = "too_many_connections", 503, "Too many open connections"
+    HEADER_TIMEOUT = "header_timeout", 408, "The request's headers took too long"
+    HEADERS_TOO_LARGE = "headers_too_large", 431, "The request's headers are too large"
+    MALFORMED = "malformed_request", 400, "This is not a valid HTTP/1.1 request"
+    UNSUPPORTED = "unsupported_protocol", 501, "This server does not support that part of HTTP"
+    BODY_TIMEOUT = "body_timeout", 408, "The request's body took too long"
+    BODY_TOO_LARGE = "body_too_large", 413, "The request's body is too large"
+    BODIES_TOO_MANY = "bodies_too_many", 503, "The server holds too many large request bodies; try again"
+    INTERNAL_ERROR = "internal_error", 500, "Internal server error"
+    WRITE_TIMEOUT = "write_timeout", 408, ""
     """The client does not read, so this refusal alone has no response."""
 
-
-_ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
-    Refusal.TOO_MANY_CONNECTIONS: (HTTPStatus.SERVICE_UNAVAILABLE, "Too many open connections"),
-    Refusal.HEADER_TIMEOUT: (HTTPStatus.REQUEST_TIMEOUT, "The request's headers took too long"),
-    Refusal.HEADERS_TOO_LARGE: (
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        "The request's headers are too large",
-    ),
-    Refusal.MALFORMED: (HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request"),
-    Refusal.UNSUPPORTED: (HTTPStatus.NOT_IMPLEMENTED, "This server does not support that part of HTTP"),
-    Refusal.BODY_TIMEOUT: (HTTPStatus.REQUEST_TIMEOUT, "The request's body took too long"),
-    Refusal.BODY_TOO_LARGE: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request's body is too large"),
-    Refusal.BODIES_TOO_MANY: (
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "The server holds too many large request bodies; try again",
-    ),
-    Refusal.INTERNAL_ERROR: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error"),
-}
+    def __init__(self, code: str, status: int, words: str) -> None:
+        self.code = code
+        self.status = status
+        self.words = words
 
 
 class RefusedByServer(Exception):
@@ -52,9 +37,9 @@ class RefusedByServer(Exception):
     def __init__(
         self, refusal: Refusal, status: int | None = None, *, retry_after_seconds: int | None = None
     ) -> None:
-        super().__init__(refusal.value)
+        super().__init__(refusal.code)
         self.refusal = refusal
-        self.status = status
+        self.status = HTTPStatus(status or refusal.status)
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -68,13 +53,12 @@ def answer(
     """Return the whole response. It ends the connection, so it need not pass through h11's states.
     `request_id` is None if no request was read; the response still gets an id, for the client to report."""
     request_id = request_id or new_request_id()
-    usual_status, words = _ANSWERS[refused.refusal]
-    status = HTTPStatus(refused.status or usual_status)
+    status = refused.status
     error = {
-        "message": words,
+        "message": refused.refusal.words,
         "type": "server_error" if status >= 500 else "invalid_request_error",
         "param": None,
-        "code": refused.refusal.value,
+        "code": refused.refusal.code,
     }
     # With `type`, so that Anthropic's clients understand it too: the dialect is not known here.
     content = {"type": "error", "error": error, "request_id": request_id}

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Iterable
 
-from api.http.asgi import Application, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SCOPE_KEY = "request_id"
 """Its key in an ASGI scope: Penstock's server sets it, `RequestIds` does for other servers."""
@@ -41,13 +41,10 @@ def echoed(request_id: str) -> list[tuple[bytes, bytes]]:
 class RequestIds:
     """ASGI middleware, outside of all others, that adds the id to every response."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers = echoed(scope.setdefault(SCOPE_KEY, request_id_of(scope["headers"])))
 
         async def send_with_id(message: Message) -> None:

@@ -56,11 +56,6 @@ class ModelOptions:
     idle_seconds: float | None
     """Unload the model after this time without a request; None never does."""
 
-    @property
-    def model(self) -> str | None:
-        """Return the folder, the hub id or one of our own names; None if the operator named none."""
-        return self.settings.model
-
 
 def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:
     """Return all models, the default one first. Raise OptionError."""

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -30,11 +29,7 @@ from api.options.model_defaults import (
     named_presets,
     resolve,
 )
-from api.options.option_values import (
-    adapter_folders,
-    checked_served_names,
-    named_folders,
-)
+from api.options.option_values import named_folders, readable_by
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
@@ -100,13 +95,13 @@ class ModelSettings(BaseModel):
         ge=0,
         le=1e9,
     )
-    served_model_name: Annotated[str | None, BeforeValidator(checked_served_names)] = option(
+    served_model_name: Annotated[str | None, readable_by(named_presets)] = option(
         "Model",
         "Model name in requests, or several with commas, each with defaults of its own where it has some:"
         " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
         None,
     )
-    adapter: Annotated[str | None, BeforeValidator(adapter_folders)] = option(
+    adapter: Annotated[str | None, readable_by(named_folders)] = option(
         "Model",
         "LoRA adapter as name=folder, requested as model:name; several times, or with commas.",
         None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from pydantic import BeforeValidator
 
 from api.access.allowed_hosts import EVERY, host_name
-from api.options.model_defaults import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
@@ -87,15 +87,29 @@ def memory_amount(text: Any) -> Any:
 MemoryAmount: TypeAlias = Annotated[float, BeforeValidator(memory_amount)]
 
 
-def checked_host_names(text: Any) -> Any:
-    for name in between_commas(text if isinstance(text, str) else None):
+def readable_by(parse: Callable[[str], object]) -> BeforeValidator:
+    """Have `parse`, which raises ValueError, look at the text of an option that is read where it is used."""
+
+    def check(given: Any) -> Any:
+        # An option that may be given several times.
+        text = ",".join(given) if isinstance(given, tuple) else given
+        if isinstance(text, str):
+            parse(text)
+        return text
+
+    return BeforeValidator(check)
+
+
+def host_names(text: str | None) -> list[str]:
+    names = between_commas(text)
+    for name in names:
         if name != EVERY and host_name(name) is None:
             raise ValueError(f"{name!r} is not a host name")
-    return text
+    return names
 
 
 def listening_addresses(text: str | None) -> list[tuple[str, int]]:
-    """Parse `HOST,HOST:PORT,:PORT`. Raise ValueError."""
+    """Parse `HOST,HOST:PORT,:PORT`; "" is all hosts, and 0 a free port. Raise ValueError."""
     found = []
     for part in between_commas(text):
         match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", part)
@@ -103,18 +117,6 @@ def listening_addresses(text: str | None) -> list[tuple[str, int]]:
             raise ValueError(f"{part!r} is no HOST, HOST:PORT or :PORT")
         found.append((match[1].strip("[]"), int(match[2] or 0)))
     return found
-
-
-def checked_addresses(text: Any) -> Any:
-    if isinstance(text, str):
-        listening_addresses(text)
-    return text
-
-
-def checked_served_names(text: Any) -> Any:
-    if isinstance(text, str):
-        named_presets(text)
-    return text
 
 
 def named_folders(text: str | None) -> list[tuple[str, str]]:
@@ -128,14 +130,6 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
             raise ValueError(f"the name {name!r} is there twice")
         found[name] = folder
     return list(found.items())
-
-
-def adapter_folders(given: Any) -> Any:
-    """Return the value of an option that may be given several times as text with commas, after a check."""
-    text = ",".join(given) if isinstance(given, tuple) else given
-    if isinstance(text, str):
-        named_folders(text)
-    return text
 
 
 def between_commas(text: str | None) -> list[str]:

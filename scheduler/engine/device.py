@@ -85,7 +85,7 @@ class Readings(Protocol):
 
 class Device(Readings, Protocol):
     """Called by one thread, between steps. Only a back end changes it, following its plan
-    (`budget/changes.py`)."""
+    (`budget/policy.py`)."""
 
     @property
     def traits(self) -> Traits: ...
@@ -96,9 +96,4 @@ class Device(Readings, Protocol):
 
     def limit_pool(self, most_bytes: int) -> None:
         """Keep no more than this in freed buffers, from now on."""
-        ...
-
-    def limit_scores(self, most_bytes: int) -> None:
-        """Compute attention in pieces with no more scores than this, or fewer where the device's traits need
-        it."""
         ...

@@ -1,23 +1,27 @@
 """Offer this machine's device to a server elsewhere: `python -m scheduler.engine --join HOST:PORT`.
 
-The process takes the lock on the device, dials the server with its token, and is then an engine like one on a
-socket pair: it loads what the server names, and ends with its link. What keeps it alive (systemd,
-launchd, an actor of Ray) starts it again. Without trio.
+The process takes the lock on the device, which the system releases when the process that has it is gone,
+dials the server with its token, and is then an engine like one on a socket pair: it loads what the server
+names, and ends with its link. What keeps it alive (systemd, launchd, an actor of Ray) starts it again. Those
+that a server starts as its own children take no lock. Without trio.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
+import fcntl
 import math
 import os
+import re
 import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NoReturn
 
-from scheduler.engine.device_lock import DeviceBusy, lock_device
 from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
@@ -38,6 +42,16 @@ _DIAL_SECONDS = 5.0
 _HUNG_SECONDS = 60.0
 """The process ends when a thread holds the interpreter for this long, which keeps the thread that reads the
 link from ending the process. What MLX computes, and what hashes or reads weights, releases it."""
+_LOCK_PAUSE_SECONDS = 0.1
+_MOST_HOLDER_BYTES = 1024
+
+
+class DeviceBusy(Exception):
+    """Another engine has the device (`held`), or the lock cannot be made: a sentence for the operator."""
+
+    def __init__(self, reason: str, *, held: bool = False) -> None:
+        super().__init__(reason)
+        self.held = held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +119,46 @@ def _lock(device: str, host: str, server: str) -> None:
             if not busy.held:
                 raise
             print(f"waiting: {busy}", flush=True)
+
+
+def lock_device(device: str, host: str, folder: Path, holder: str, seconds: float) -> int:
+    """Return a descriptor that holds the device for as long as it is open.
+
+    Waits for `seconds` for a predecessor to end. `holder`: the text by which a successor names this process.
+    `host` is part of the lock's name, for home folders that several machines have. Raise DeviceBusy.
+    """
+    path = folder / "devices" / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{host}-{device}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DeviceBusy(f"device {device!r} of {host} cannot be locked: {error}") from error
+    try:
+        _wait_for_device(lock, device, host, seconds)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, holder.encode()[:_MOST_HOLDER_BYTES], 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _wait_for_device(lock: int, device: str, host: str, seconds: float) -> None:
+    give_up_at = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise DeviceBusy(f"device {device!r} of {host} cannot be locked: {error}") from error
+        else:
+            return
+        if time.monotonic() >= give_up_at:
+            holder = os.pread(lock, _MOST_HOLDER_BYTES, 0).decode("utf-8", "replace")
+            raise DeviceBusy(
+                f"device {device!r} of {host} is in use by {holder or 'another engine'}", held=True
+            )
+        time.sleep(_LOCK_PAUSE_SECONDS)
 
 
 def _dial(addresses: tuple[str, ...], port: int, token: str, name: str, seconds: float) -> socket.socket:

@@ -14,21 +14,21 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from scheduler.engine.backend import Backend, NoSuchRows, StepResult
-from scheduler.engine.budget.changes import BudgetChange
+from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.policy import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
-from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
+from scheduler.engine.reports import StepMeter, inspection
 from scheduler.engine.sequence import EngineSequence, Slots
-from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
+    CacheCounters,
     Cancel,
     Counters,
     Inspect,
@@ -93,7 +93,6 @@ class EngineLoop:
         self._replies: list[Outgoing] = []
         self._changes = _Changes()
         self._cache = backend.cache
-        self._watch = CacheWatch(backend.cache, clock)
         self._background = False
         self._facts = backend.facts
         self._row_bytes = backend.facts.row_bytes
@@ -326,13 +325,7 @@ class EngineLoop:
             self._admissions += 1
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         started = self._clock()
-        try:
-            result = self._last_result = self._backend.execute(todo)
-        except NoSuchRows as missing:
-            for request_id in missing.request_ids:
-                self._fail(request_id, "the batch has lost its row")
-                self._changes.release.remove(request_id)
-            return StepResult()  # Nothing of the plan was carried out: its changes are the next one's.
+        result = self._last_result = self._backend.execute(todo)
         self._changes = _Changes()
         ended = self._clock()
         for request_id in todo.preempt:
@@ -346,18 +339,11 @@ class EngineLoop:
             result = self._computed(todo, result, prefilled)
         for retired in result.retired:
             self._slots.release(retired.request_id)
-        if result.retired:
-            result = replace(result, retired=[self._predicted(retired) for retired in result.retired])
+            self._speculation.ended(retired.request_id)
         if not self._slots:
             self._meter.idle()
         self._answer(changes, result)
         return result
-
-    def _predicted(self, retired: Retired) -> Retired:
-        """Return the message with what became of its request's prediction."""
-        predicted = self._speculation.ended(retired.request_id)
-        whole: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
-        return whole
 
     def _preempted(self, request_id: int, now: float) -> None:
         """Put a preempted row first in the queue. What it has computed is kept as far as there is room."""
@@ -407,17 +393,15 @@ class EngineLoop:
                 written.setdefault(token.request_id, []).append(token.token)
             self._speculation.count(todo.drafts, written)
         if not todo.chunks:
-            tokens, seconds = len(result.tokens), self._meter.period_seconds
-            self._speculation.learn(todo.drafted, tokens, result.decoded_rows, seconds)
+            seconds = self._meter.period_seconds
+            self._speculation.costs.learn(seconds, result.decoded_rows, todo.drafted)
 
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
-        for inspect in changes.inspect:
-            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes)
-            self._replies.append(msgspec.structs.replace(answer, steps=self._meter.totals.steps))
+        steps = self._meter.totals.steps
+        self._replies += [inspection(asked, self._cache, result, steps) for asked in changes.inspect]
 
     def _emit(self, result: StepResult) -> list[Outgoing]:
-        self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[Outgoing] = []
         if result.tokens or result.prefills or retired or self._waits:
@@ -436,12 +420,13 @@ class EngineLoop:
         return frames
 
     def _counters(self) -> Counters:
+        cache, disk = self._cache, None if self._cache is None else self._cache.disk()
         return msgspec.structs.replace(
             self._meter.totals,
             running=len(self._slots),
             waiting=len(self._waiting),
             kv_bytes=self._last_result.kv_bytes,
-            cache=self._watch.counters(),
+            cache=CacheCounters() if cache is None else cache.prefixes.counters(),
             memory=self._memory_watch.memory(),
             preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
             row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
@@ -450,5 +435,5 @@ class EngineLoop:
             chunk_ceiling=self._ceiling.tokens,
             costs=self._pace.costs(),
             drafts=self._speculation.counters,
-            disk=self._watch.disk() or self._meter.totals.disk,
+            disk=disk or self._meter.totals.disk,
         )

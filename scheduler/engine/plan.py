@@ -15,8 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from scheduler.engine.budget.changes import BudgetChange, Evict
-from scheduler.engine.budget.policy import Allowance
+from scheduler.engine.budget.policy import Allowance, BudgetChange, Evict
 from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
 from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.memory import Memory

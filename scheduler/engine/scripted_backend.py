@@ -6,7 +6,11 @@ keeps the same contract as `mlx/backend.py`.
 
 from __future__ import annotations
 
+import math
+import struct
 import time
+import zlib
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,25 +21,18 @@ from scheduler.engine.backend import (
     BackendFacts,
     Cache,
     StepResult,
+    changed,
     check_logprobs,
-    check_rows,
     loaded_adapters,
+    take_holds,
 )
-from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, divided
-from scheduler.engine.cache_changes import changed, take_holds
+from scheduler.engine.budget.policy import keep_to
 from scheduler.engine.device import Device, Readings, SystemMemory, Traits
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.scripted_answers import (
-    digest,
-    scripted_labels,
-    scripted_logprobs,
-    scripted_token,
-    scripted_vector,
-)
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import check_unchanged, read_config
@@ -61,6 +58,11 @@ _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
 """No bound on the prompts of a step."""
+_FIRST_TOKEN = 256
+"""Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
+_SPECIAL_TOKENS = 64
+_DIMENSIONS = 16
+"""Dimensions of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,6 @@ class ScriptedBackend:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
-        check_rows(plan, self._rows)
         for request_id in plan.release:
             self._remove(request_id)
         if plan.budget is not None and self._limited is not None:
@@ -304,7 +305,7 @@ class ScriptedBackend:
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         prompt_logprobs = [scores for scores in scored if scores is not None]
         return StepResult(
-            tokens, retired, prefills, computed, len(decoding), prefill_seconds, seconds, prompt_logprobs
+            tokens, retired, prefills, computed, len(decoding), prefill_seconds, prompt_logprobs
         )
 
     @staticmethod
@@ -403,3 +404,38 @@ class ScriptedBackend:
 
 def _gives_numbers(submit: Submit) -> bool:
     return submit.dimensions is not None or bool(submit.labels)
+
+
+def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
+    """Return the token at `position` (from 0) of the answer to a prompt with this digest."""
+    span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
+    return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
+
+
+def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> LogprobsOut:
+    """Return log-probabilities: the likeliest token has half of all probability, the next one half of the
+    rest, and so on; which of the first four `token` is depends on its position, and their ids are
+    consecutive."""
+    rank = position % 4
+    best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
+    return LogprobsOut(best[rank][1], tuple(best[:top]))
+
+
+def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
+    """Return the vector of a prompt with this digest: numbers of 0 to 1."""
+    size = dimensions or _DIMENSIONS
+    return struct.pack(
+        f"<{size}f", *(math.fmod(prompt_digest * 0.6180339887 * (at + 1), 1.0) for at in range(size))
+    )
+
+
+def scripted_labels(prompt_digest: int, labels: int) -> bytes:
+    """Return log-probabilities of labels: one of them has half of all probability, the others 0.4 together;
+    which one depends on the digest. The sum that made them is 1."""
+    best, rest = prompt_digest % labels, 0.4 / max(1, labels - 1)
+    return struct.pack(f"<{labels + 1}f", *(math.log(0.5 if at == best else rest) for at in range(labels)), 0)
+
+
+def digest(prompt: Sequence[int], adapter: str = "") -> int:
+    """Return a prompt's digest. `adapter`: the key of its LoRA adapter, which changes every answer."""
+    return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())

@@ -168,7 +168,6 @@ class Multiplexer:
             self._requests.move(record, Event.RETIRE)
             return
         self._requests.move(record, Event.END)
-        record.judged = retired.predicted
         self._finish(record, retired)
 
     def _finish(self, record: StreamRecord, retired: Retired) -> None:

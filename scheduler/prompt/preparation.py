@@ -33,7 +33,6 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.prompt.vector_request import check_dimensions, check_kind, truncated, truncated_length
 from scheduler.repetition import Repetition
 from scheduler.request import (
-    MAX_PREDICTION_TOKENS,
     ChatPrompt,
     GenerationRequest,
     Hold,
@@ -203,7 +202,6 @@ class Preparation:
             holds=tuple(
                 self._held(hold, request.prompt, prompt, system_tokens, salt) for hold in request.holds
             ),
-            prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
         )
         offered = OfferedTools(request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ())
         continues = self._continues(request, prompt)

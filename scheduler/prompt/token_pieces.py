@@ -45,9 +45,7 @@ class TokenPieces:
         self._lock = Lock()
         self._marks = list(cuts) if limit_bytes else []
         # The longest first: tokenizers take the longest at the leftmost place.
-        marks = "|".join(map(re.escape, sorted(self._marks, key=len, reverse=True)))
-        self._pattern = re.compile(marks)
-        self._anywhere = re.compile(f"(?={marks})")
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._marks, key=len, reverse=True))))
         self.works = bool(self._marks) and self._agrees()
         """Whether texts are encoded in pieces: there are marks, and all texts that were tried have the same
         ids in pieces as whole. Otherwise `encode` encodes the whole text."""
@@ -78,14 +76,6 @@ class TokenPieces:
             self._tokens += len(ids)
             self._kept_tokens += len(ids) - sum(map(len, made))
         return ids
-
-    def encode_plain(self, text: str) -> TokenIds:
-        """Return the ids of a text whose marks are ordinary text: it is cut after the first character of each
-        mark. Nothing of it is kept."""
-        starts = self._anywhere.finditer(text) if self._marks else ()
-        cuts = [0, *(found.start() + 1 for found in starts), len(text)]
-        pieces = [text[start:end] for start, end in pairwise(cuts) if start < end]
-        return compact(list(chain.from_iterable(self._encode_all(pieces))))
 
     def _cut(self, text: str) -> list[str]:
         """Return the parts of the text, each with the mark before it: tokenizers may treat the beginning of a

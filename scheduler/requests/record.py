@@ -124,9 +124,6 @@ class StreamRecord:
     end_token: TokenLogprobs | None = None
     called: set[str] = field(default_factory=set)
     """The names of the tools that the answer calls."""
-    judged: tuple[int, int] | None = None
-    """Tokens drafted from its prediction, accepted and rejected, which its last engine reports with its end;
-    None before that, and if the answer's own text ended it."""
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
     request: GenerationRequest = field(init=False)
@@ -153,7 +150,6 @@ class StreamRecord:
             cached_tokens=self.cached_tokens,
             output_tokens=0 if self.request.only_prompt else self.output_tokens,
             reasoning_tokens=self.pipeline.reasoning_tokens,
-            predicted=None if self.request.prediction is None else self.judged,
         )
 
     @property

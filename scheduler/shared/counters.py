@@ -43,13 +43,6 @@ class CacheCounters(msgspec.Struct, array_like=True, gc=False):
     evicted_budget_tokens: Annotated[int, counter(*_EVICTED, ("reason", "budget"))] = 0
     evicted_superseded_tokens: Annotated[int, counter(*_EVICTED, ("reason", "superseded"))] = 0
     evicted_cleared_tokens: Annotated[int, counter(*_EVICTED, ("reason", "cleared"))] = 0
-    complaints: Annotated[
-        int,
-        counter(
-            "penstock_prefix_integrity_complaints", "Faults found by the prefix cache's integrity check."
-        ),
-    ] = 0
-    """In all runs of the check."""
     kept_tokens: Annotated[int, gauge("penstock_prefix_tokens", "Tokens that the prefix cache holds.")] = 0
     kept_bytes: Annotated[
         int,
@@ -166,8 +159,6 @@ class DraftCounters(WireStruct, frozen=True):
     """Totals of drafts since the engine process started."""
 
     steps: Annotated[int, counter("penstock_draft_steps", "Steps that verified drafted tokens.")] = 0
-    saved_seconds: float = 0.0
-    """What steps without drafts would have taken for the same tokens, less what these took."""
     sources: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Drafted tokens by source (`engine/drafts/speculation.py`): proposed, and accepted."""
 
@@ -234,10 +225,6 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     ] = 0
     """Part of `prefilled_tokens`."""
     cache: CacheCounters = msgspec.field(default_factory=CacheCounters)
-    model_seconds: float = 0.0
-    """Part of `busy_seconds`: in mlx-lm's step, which computes the model and waits for its results."""
-    between_seconds: float = 0.0
-    """Seconds outside steps, while rows waited for the next one."""
     memory: DeviceMemory = DeviceMemory()
     preempted: Annotated[
         int, gauge("penstock_preempted_requests", "Preempted requests that wait to continue.")

@@ -20,7 +20,7 @@ from scheduler.shared.counters import MemoryState as MemoryState
 from scheduler.shared.counters import StepCosts as StepCosts
 from scheduler.shared.pooling import Pooler
 from scheduler.shared.reports import CacheReport
-from scheduler.shared.token_ids import TokenIds, compact
+from scheduler.shared.token_ids import TokenIds
 from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
@@ -244,8 +244,6 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
-    prediction: TokenIds = msgspec.field(default_factory=lambda: compact(()))
-    """What the client expects of the answer: one more text to draft from."""
 
 
 class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
@@ -381,8 +379,6 @@ class Retired(WireStruct, frozen=True):
     hold_refusal: str = ""
     """Why a hold of its Submit is not kept, a sentence for the operator; empty if all are, or if there is
     none."""
-    predicted: tuple[int, int] = (0, 0)
-    """Tokens drafted from the prediction of its Submit: accepted, and rejected."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

@@ -5,8 +5,6 @@ As there, the field order is the format, and PROTOCOL_VERSION is raised with any
 
 from __future__ import annotations
 
-import msgspec
-
 from scheduler.shared.wire_struct import WireStruct
 
 
@@ -39,7 +37,6 @@ class CacheReport(WireStruct, frozen=True):
     evicted_tokens: dict[str, int]
     shared_prefixes: list[PrefixReport]
     running_bytes: int = 0
-    complaints: list[str] = msgspec.field(default_factory=list)
     held_bytes: int = 0
     """Bytes that are held because requests or operators asked for it."""
     refused_holds: int = 0

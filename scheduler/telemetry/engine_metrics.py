@@ -86,21 +86,11 @@ class EngineMetrics:
             "Those of them that are in the answers.",
             source=label_values.DRAFT_SOURCES,
         )
-        self.draft_seconds = declare.counters(
-            "penstock_draft_seconds",
-            "Time that those steps saved against steps of one token a row, or lost where they took longer.",
-            outcome=label_values.DRAFT_SECONDS,
-        )
         self.step_rows = declare.histogram(
             "penstock_engine_step_decode_rows", "Rows that got a token in a step.", STEP_ROWS
         )
         self.step_prefill = declare.histogram(
             "penstock_engine_step_prefill_tokens", "Prompt tokens computed in a step.", STEP_TOKENS
-        )
-        self.seconds = declare.counters(
-            "penstock_engine_seconds",
-            "Seconds with work on board: in the model, in bookkeeping, between steps.",
-            part=label_values.ENGINE_PARTS,
         )
         self.chunk_ceiling = declare.gauge(
             "penstock_prefill_chunk_ceiling_tokens", "Most prompt tokens a step; halved by a device timeout."

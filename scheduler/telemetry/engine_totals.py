@@ -8,9 +8,7 @@ from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import Counters, MemoryState
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import (
-    DRAFT_SECONDS,
     DRAFT_SOURCES,
-    ENGINE_PARTS,
     RELIEF_LEVELS,
     STEPS,
 )
@@ -46,16 +44,9 @@ class EngineTotals:
             metrics.step_seconds[kind].observe(busy / steps)
             metrics.step_rows.observe(rows / steps)
             metrics.step_prefill.observe(prefilled / steps)
-        model = now.model_seconds - last.model_seconds
-        parts = (model, busy - model, now.between_seconds - last.between_seconds)
-        for part, seconds in zip(ENGINE_PARTS, parts, strict=True):
-            # Rounding may make a difference slightly negative, which a counter rejects.
-            metrics.seconds[part].inc(max(0.0, seconds))
 
     def _take_drafts(self, now: DraftCounters, last: DraftCounters) -> None:
         metrics = self._metrics
-        saved = now.saved_seconds - last.saved_seconds
-        metrics.draft_seconds[DRAFT_SECONDS[saved < 0]].inc(abs(saved))
         for source, (proposed, accepted) in now.sources.items():
             label = source if source in DRAFT_SOURCES else DRAFT_SOURCES[-1]
             before = last.sources.get(source, (0, 0))

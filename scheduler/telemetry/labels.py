@@ -16,13 +16,9 @@ CONDITIONS = ("starting", "ready", "quarantine", "restarting", "draining", "unlo
 MODEL_FACTS = ("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks")
 STEPS = ("decode", "mixed", "prefill")
 """A step by what it computed: tokens of answers, prompts, or both."""
-ENGINE_PARTS = ("model", "bookkeeping", "between")
-"""Where the engine's time goes: mlx-lm's step, our work around it within a step, and the time between two
-steps while rows wait. The last two are overhead (an upper bound on a GPU, which computes meanwhile)."""
-DRAFT_SOURCES = ("grammar", "prediction", "long_match", "short_match", "other")
+DRAFT_SOURCES = ("grammar", "long_match", "short_match", "other")
 """Where drafted tokens come from (`scheduler/engine/drafts/row_drafts.py`: Source); the last one: whatever
 another version's engine calls its own."""
-DRAFT_SECONDS = ("saved", "lost")
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
 OUTCOMES = (

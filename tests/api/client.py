@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import httpx
 import trio
 from fastapi import FastAPI
 
-from api.app import AppOptions, make_app
+from api.app import make_app
 from api.dialects.responses.running import RunningResponses
 from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
@@ -21,7 +21,8 @@ from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
 from tests.fakes.applications import forget_handlers, remember
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
 
 remember()
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
@@ -34,11 +35,9 @@ def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
 
 
 def app_of(models: ServedModels, **options: Any) -> FastAPI:
-    """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
-    options.setdefault("stall_seconds", 60.0)
-    chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
+    """`options`: what else `make_app` takes."""
     forget_handlers()
-    return make_app(models, AppOptions(**chosen), **options)
+    return make_app(models, **{"stall_seconds": 60.0, **options})
 
 
 @asynccontextmanager
@@ -56,6 +55,18 @@ async def client_of(
         nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def served(launcher: LoopbackLauncher, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a scheduler with this engine, which is idle afterwards. `settings`: `make_scheduler`'s."""
+    async with running(scheduler := make_scheduler(launcher, **settings)), client_of(scheduler) as client:
+        yield client
+        await scheduler.wait_idle()
+
+
+def prompts(launcher: Playback) -> list[str]:
+    return [bytes(submit.prompt.tolist()).decode() for submit in launcher.submits]
+
+
 def _client(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url="http://penstock")
@@ -69,7 +80,7 @@ def _idle_server() -> tuple[Scheduler, FastAPI]:
 
 
 def refused(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error, in OpenAI's shape, of a body for which the answer is 400 and nothing is queued."""
+    """Return the error, in its dialect's shape, of a body that is refused with 400; nothing is queued."""
 
     async def post() -> httpx.Response:
         scheduler, app = _idle_server()
@@ -82,8 +93,14 @@ def refused(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
     response = trio.run(post)
     assert response.status_code == 400
-    error: dict[str, Any] = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    answer = response.json()
+    error: dict[str, Any] = answer["error"]
+    assert error["type"] == "invalid_request_error"
+    if path.startswith("/v1/messages"):
+        assert (set(answer), set(error)) == ({"type", "error", "request_id"}, {"type", "message"})
+        assert (answer["type"], answer["request_id"]) == ("error", response.headers["request-id"])
+    else:
+        assert set(error) == {"message", "type", "param", "code"}
     return error
 
 

@@ -25,7 +25,7 @@ from api.bodies.unsupported import EVERYWHERE, Unsupported
 from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.decisions.schema import DecisionRequest, SystemOneRequest
-from api.dialects.embeddings.schema import EmbeddingRequest
+from api.dialects.embeddings import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.scores.schema import RerankRequest

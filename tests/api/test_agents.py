@@ -13,16 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.unknown_fields import HEADER
-from tests.api.client import client_of
+from tests.api.client import prompts, served
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.transcripts import answers_of, named_events, response_of
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 CAPTURED = Path(__file__).parent / "agents"
 AGENTS = sorted(path.stem for path in CAPTURED.glob("*.json"))
@@ -35,68 +32,43 @@ def captured(agent: str) -> Any:
 
 async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback, httpx.Response]:
     """Send the request again, to a model that answers `text`."""
-    sent = captured(agent)
-    launcher = Playback(text)
-    scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), client_of(scheduler) as client:
-        response = await client.post(
-            sent["path"],
-            params=sent["query"],
-            headers=sent["headers"],
-            json={**sent["body"], **changed},
-        )
-        await scheduler.wait_idle()
+    sent, launcher = captured(agent), Playback(text)
+    body = {**sent["body"], **changed}
+    async with served(launcher, answer_format=HERMES) as client:
+        response = await client.post(sent["path"], params=sent["query"], headers=sent["headers"], json=body)
     return launcher, response
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agents_own_request_is_answered(agent: str) -> None:
+@trio_test
+async def test_an_agents_own_request_is_answered(agent: str, autojump_clock: MockClock) -> None:
     """No field is refused, and its stream ends with the model's text."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        launcher, response = await replay(agent)
-        assert response.status_code == 200, response.text
-        (answer,) = answers_of(captured(agent)["path"], response.text, streams=True)
-        assert answer.text == SAID
-        prompt = bytes(launcher.submits[0].prompt.tolist()).decode()
-        assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    launcher, response = await replay(agent)
+    assert response.status_code == 200, response.text
+    (answer,) = answers_of(captured(agent)["path"], response.text, streams=True)
+    assert answer.text == SAID
+    (prompt,) = prompts(launcher)
+    assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
+    assert "x-anthropic-billing-header" not in prompt, "it changes with every request"
 
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
-def test_an_agents_requests_are_one_session(agent: str) -> None:
+@trio_test
+async def test_an_agents_requests_are_one_session(agent: str, autojump_clock: MockClock) -> None:
     """Each agent names it in a header of its own; the fair queue groups its turns by it."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        launcher, _ = await replay(agent)
-        assert launcher.submits[0].session
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    launcher, _ = await replay(agent)
+    assert launcher.submits[0].session
 
 
 @trio_test
-async def test_claude_codes_billing_header_never_reaches_the_model(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """It changes with every request, and would prevent every prefix hit."""
-    launcher, _ = await replay("claude_code")
-    assert "x-anthropic-billing-header" in json.dumps(captured("claude_code"))
-    assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt.tolist())
-
-
-@trio_test
-async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testing.MockClock) -> None:
+async def test_claude_code_finds_somebody_at_the_root(autojump_clock: MockClock) -> None:
     """`HEAD /` is its first request."""
-    scheduler = make_scheduler(Playback(SAID))
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(Playback(SAID)) as client:
         assert (await client.head("/")).status_code == 200
 
 
 @trio_test
-async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: MockClock) -> None:
     """The model gets one name; the call has the two, streamed and whole; sent back, it is one again."""
     call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
     for stream in (True, False):
@@ -126,55 +98,22 @@ NAMED = ("close_agent", "multi_agent_v1__close_agent")
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str) -> None:
+@trio_test
+async def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str) -> None:
     """By its own name or by both; the grammar has the prompt's name, the answer the client's."""
-
-    @trio_test
-    async def check() -> None:
-        call = (
-            '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
-        )
-        choice = {"type": "function", "name": name}
-        launcher, response = await replay("codex", call, stream=False, tool_choice=choice)
-        found = response.json()
-        assert (response.status_code, found["tool_choice"]) == (200, choice)
-        assert found["output"][0]["name"] == "close_agent"
-        [submit] = launcher.submits
-        assert "multi_agent_v1__close_agent" in submit.grammar
-        assert "exec_command" not in submit.grammar
-
-    check()
+    call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
+    choice = {"type": "function", "name": name}
+    launcher, response = await replay("codex", call, stream=False, tool_choice=choice)
+    found = response.json()
+    assert (response.status_code, found["tool_choice"]) == (200, choice)
+    assert found["output"][0]["name"] == "close_agent"
+    [submit] = launcher.submits
+    assert "multi_agent_v1__close_agent" in submit.grammar
+    assert "exec_command" not in submit.grammar
 
 
 @trio_test
-async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A name that two namespaces have is refused as a tool choice."""
-    bad = {
-        "type": "function",
-        "name": "f",
-        "strict": True,
-        "parameters": {"properties": {"a": {"type": "t"}}},
-    }
-    good = {"type": "function", "name": "f", "parameters": {}}
-    spaces = [
-        {"type": "namespace", "name": name, "description": "", "tools": [good, {**bad, "name": "g"}]}
-        for name in ("one", "two")
-    ]
-    _, response = await replay("codex", tools=spaces, tool_choice="required")
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tools.0.tools.1.parameters.properties.a.type")
-    _, response = await replay("codex", tools=spaces, tool_choice={"type": "function", "name": "f"})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tool_choice")
-    assert "none of the tools" in error["message"]
-
-
-@trio_test
-async def test_tools_that_run_at_openai_are_left_out_and_named(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_tools_that_run_at_openai_are_left_out_and_named(autojump_clock: MockClock) -> None:
     """Clients offer them by default, and an offer requires no use; next year's types are none of ours."""
     kinds = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "telepathy")
     tools = [*captured("codex")["body"]["tools"], *({"type": kind, "name": "x"} for kind in kinds)]

@@ -13,7 +13,7 @@ import pytest
 from api.cli.launch.agents import AGENTS, NO_KEY, LaunchTarget
 from api.cli.running_server import DEFAULT_URL, ListedModel
 from tests.clients import outcomes
-from tests.clients.agents import EXAMPLES
+from tests.clients.agent_sessions import EXAMPLES
 
 BOOK = Path(__file__).parents[2] / "docs" / "agents"
 MODEL = ListedModel("coder", 131_072)

@@ -1,7 +1,9 @@
-"""The session of each agent's command line, started by `penstock launch` in a HOME of its own."""
+"""The session of each agent's command line, started by `penstock launch` in a HOME that has only settings of
+the user's own, for another server: they must not be heard, and must be unchanged when the agent is over."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tests.clients.outcomes import Outcome, outcome
 from tests.clients.sessions import (
@@ -61,6 +64,36 @@ def search_path() -> str:
     return os.pathsep.join(
         [str(INSTALLED / "node_modules" / ".bin"), str(INSTALLED / "bin"), os.environ["PATH"]]
     )
+
+
+_ELSEWHERE = "http://127.0.0.1:9"
+"""Nobody listens there."""
+_OPENCODE = {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": _ELSEWHERE}, "models": {"own": {}}}
+_OWN: dict[str, tuple[str, Any]] = {
+    "claude": (
+        ".claude/settings.json",
+        {"env": {"ANTHROPIC_BASE_URL": _ELSEWHERE, "ANTHROPIC_MODEL": "own"}},
+    ),
+    "codex": (
+        ".codex/config.toml",
+        'model = "own"\nmodel_provider = "own"\n'
+        f'[model_providers.own]\nname = "own"\nbase_url = "{_ELSEWHERE}/v1"\n',
+    ),
+    "opencode": (
+        ".config/opencode/opencode.json",
+        # It adds the first line itself where it is absent.
+        {"$schema": "https://opencode.ai/config.json", "model": "own/own", "provider": {"own": _OPENCODE}},
+    ),
+    "qwen": (
+        ".qwen/settings.json",
+        {
+            "model": {"name": "own"},
+            "security": {"auth": {"baseUrl": _ELSEWHERE, "apiKey": "own"}},
+            "$version": 4,
+        },
+    ),
+}
+"""By agent: a file in HOME, and its text or its object."""
 
 
 def _claude(folder: Path) -> Script:
@@ -124,6 +157,12 @@ SESSIONS = {
     ),
 }
 """Client -> its session."""
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    **{session.agent: session.first(READ) for session in SESSIONS.values()},
+    "claude": ("-p", READ, "--allowedTools", "Read"),
+    "aider": ("--edit-format", "diff", "--no-git", "--yes-always", "--message", "Make it a stork", FILE),
+}
+"""Each agent's own arguments for one question without asking back, as its page has them."""
 
 
 class _Runner:
@@ -132,7 +171,11 @@ class _Runner:
         self.work = folder / "work"
         home = folder / "home"
         self.work.mkdir(parents=True)
-        home.mkdir()
+        name, own = _OWN[session.agent]
+        self.settings = own if isinstance(own, str) else json.dumps(own)
+        self.own = home / name
+        self.own.parent.mkdir(parents=True)
+        self.own.write_text(self.settings)
         # As a shell has it: OpenCode takes the folder from PWD.
         kept = {
             name: text
@@ -210,6 +253,7 @@ def run_session(name: str, folder: Path) -> Outcome:
         runner.run(server.url, session.again(ON), ANSWERS[ON])
         with serving_session(script, replace(MODEL, names=(session.served_elsewhere,))) as elsewhere:
             runner.run(elsewhere.url, session.again(ELSEWHERE), ANSWERS[ELSEWHERE])
+    assert runner.own.read_text() == runner.settings
     spoken = "kept" if BEGINNING in server.prompts_for(ON)[-1] else "dropped"
     return outcome(
         name, runner.version(executable), (server, elsewhere), f"SIGINT; what it had of the answer: {spoken}"

@@ -72,8 +72,8 @@ class LibrarySession:
 
 
 SESSIONS = {
-    "openai-python, chat completions": LibrarySession("session_openai_chat.py"),
-    "openai-python, responses": LibrarySession("session_openai_responses.py"),
+    "openai-python, chat completions": LibrarySession("session_openai.py", "chat"),
+    "openai-python, responses": LibrarySession("session_openai.py", "responses"),
     "anthropic-python": LibrarySession("session_anthropic.py"),
     "LangChain, chat completions": LibrarySession("session_langchain.py", "chat"),
     "LangChain, responses": LibrarySession("session_langchain.py", "responses"),

@@ -7,12 +7,8 @@ elsewhere `CLIENTS_PYTHON` may name its interpreter.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +16,9 @@ import pytest
 from api.answers.errors import WRONG_KEY, ApiError, from_scheduler
 from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, SchedulerError, TenantLimit
 from tests.api.dialects.test_chat_tools import HERMES, SAID
+from tests.clients.library_sessions import PYTHON, LibrarySession, told_by
 from tests.fakes.played_server import PlayedServer, playing
 
-PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = Path(os.environ.get("CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
-PROGRAM_SECONDS = 100
 NOON = '{"zone": "UTC", "hour": 12}'
 
 pytestmark = pytest.mark.skipif(
@@ -53,60 +47,34 @@ def served() -> Iterator[PlayedServer]:
 
 
 def run(program: str, given: str) -> list[Any]:
-    """Return the printed lines of JSON. `given`: the server's URL, or what else the program reads. The
-    machine's proxies do not apply."""
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    ran = subprocess.run(
-        [PYTHON, PROGRAMS / f"{program}.py", given],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        env={**environment, "PYTHONPATH": str(PROGRAMS)},
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    """Return the printed lines of JSON. `given`: the server's URL, or what else the program reads."""
+    return told_by(LibrarySession(f"{program}.py"), [given])
 
 
-@pytest.mark.long
-def test_a_framework_chats_streams_and_calls_a_tool(served: PlayedServer) -> None:
-    """The tool gets the model's arguments, and the model gets its result. `test_sessions.py` has others."""
+def test_litellm_chats_streams_calls_a_tool_and_decides(served: PlayedServer) -> None:
+    """The tool gets the model's arguments, and the model its result. Decisions, for which LangChain asks too,
+    are told by the questions' types, or by their names. `test_sessions.py` has others."""
+    said = {
+        "chat": "Hello there.",
+        "stream": "Hello there.",
+        "called": {"zone": "UTC"},
+        "answer": "It is noon.",
+    }
     assert run("use_litellm", served.url) == [
-        {
-            "way": way,
-            "chat": "Hello there.",
-            "stream": "Hello there.",
-            "called": {"zone": "UTC"},
-            "answer": "It is noon.",
-        }
-        for way in ("openai", "anthropic")
+        *({"way": way, **said} for way in ("openai", "anthropic")),
+        ["predicate", "choice", "score"],
+        ["angry", "team", "urgent"],
     ]
 
 
-PROTOCOLS = ("openai", "responses", "anthropic")
-
-
-@pytest.mark.parametrize(
-    ("program", "held", "worded"),
-    [
-        ("use_instructor", ["default", "schema"], ["words"]),
-        pytest.param(
-            "use_pydantic_ai_objects",
-            [f"{way}, {how}" for way in PROTOCOLS for how in ("default", "schema")],
-            [],
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_a_framework_gets_its_object(
-    program: str, held: list[str], worded: list[str], served: PlayedServer
-) -> None:
+def test_instructor_gets_its_object(served: PlayedServer) -> None:
     """Whole, and from a stream; at the first try. Unless it asks in words, the request constrains the
     answer."""
     before = served.submitted
-    ways = [f"{way}{how}" for way in [*held, *worded] for how in ("", ", streamed")]
-    assert run(program, served.url) == [{"way": way, "object": json.loads(NOON)} for way in ways]
+    ways = [f"{way}{how}" for way in ("default", "schema", "words") for how in ("", ", streamed")]
+    assert run("use_instructor", served.url) == [{"way": way, "object": json.loads(NOON)} for way in ways]
     grammars = [bool(submit.grammar) for submit in served.engine.submits[before:]]
-    assert grammars == [True] * 2 * len(held) + [False] * 2 * len(worded)
+    assert grammars == [True] * 4 + [False] * 2
 
 
 READ: dict[str, tuple[ApiError | SchedulerError, tuple[str | None, ...], tuple[str | None, ...]]] = {

@@ -13,7 +13,6 @@ import pytest
 
 from tests.clients import agent_sessions, library_sessions, sessions
 from tests.clients.outcomes import Outcome, recorded
-from tests.clients.sessions import ANSWERS, BEFORE, EDIT, FILE, PLAIN, READ, Call, Script, allowed
 
 
 @pytest.mark.parametrize("names", library_sessions.together(), ids="; ".join)
@@ -53,31 +52,3 @@ def _compare(found: Outcome) -> None:
 
 def test_every_client_has_its_row() -> None:
     assert [row.client for row in recorded()] == [*agent_sessions.SESSIONS, *library_sessions.SESSIONS]
-
-
-def test_the_model_calls_until_it_has_its_results() -> None:
-    """Only tools that it is offered, and nothing but a title where it is offered none."""
-    script = Script((Call("look", {"path": FILE}),), (Call("look", {}), Call("change", {"to": "x"})))
-    offered = "<tool>look\n<tool>change\n"
-    assert script.next_text(f"{offered}<user>{PLAIN}\n<assistant>") == ANSWERS[PLAIN]
-    read = f"{offered}<user>{PLAIN}\n<assistant>{ANSWERS[PLAIN]}\n<user>{READ}\n<assistant>"
-    assert '"name": "look"' in script.next_text(read)
-    assert script.next_text(f"{read}x\n<tool>{BEFORE}\n<assistant>") == ANSWERS[READ]
-    edit = f"{read}{ANSWERS[READ]}\n<user>{EDIT}\n<assistant>"
-    assert '"name": "change"' in script.next_text(f"{edit}x\n<tool>seen\n<assistant>")
-    assert script.next_text(f"<user>{PLAIN}\n<assistant>") == "A title"
-    with pytest.raises(AssertionError, match="not offered"):
-        script.next_text(edit.replace("<tool>look\n", "", 1))
-
-
-def test_what_it_writes_is_held_to_a_grammar() -> None:
-    grammar = 'start: "Hello" /[a-z ]*/ "."'
-    assert allowed(grammar, ANSWERS[PLAIN])
-    assert not allowed(grammar, "Hello there")
-    assert not allowed(grammar, "A title")
-
-
-def test_the_programs_are_all_used() -> None:
-    folder = library_sessions.PROGRAMS
-    programs = {path.name for path in folder.glob("session_*")}
-    assert programs == {session.program for session in library_sessions.SESSIONS.values()}

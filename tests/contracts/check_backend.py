@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 import pytest
 
-from scheduler.engine.backend import Backend, NoSuchRows
-from scheduler.engine.plan import Keep, StepPlan
+from scheduler.engine.backend import Backend
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
@@ -167,31 +167,6 @@ def check_removal_in_every_stage(make: MakeBackend) -> None:
     assert course.courses[1].retired is not None
 
 
-def check_a_row_that_is_not_there_cannot_be_addressed(make: MakeBackend) -> None:
-    """Never admitted, ended by itself, or removed before: NoSuchRows names it, whatever the plan wants of it,
-    and nothing of the plan is carried out: another row that it releases stays, and gets its tokens."""
-    backend = make()
-    expected = alone(backend, request(1, prompt_of(3, 9), 4))
-    journal = Journal(backend)
-    journal.admit(request(1, prompt_of(3, 9), 4))
-    journal.admit(request(2, prompt_of(3, 9), 2))
-    journal.admit(request(3, prompt_of(3, 9), 1))
-    journal.remove(2)
-    while 3 in journal.live:
-        journal.step()
-    for gone in (2, 3, 4):
-        for plan in (
-            StepPlan(release=(1, gone)),
-            StepPlan(release=(1,), preempt=(gone,)),
-            StepPlan(release=(1,), keep=(Keep(gone, 1),)),
-        ):
-            with pytest.raises(NoSuchRows) as raised:
-                backend.execute(plan)
-            assert raised.value.request_ids == {gone}
-    journal.finish()
-    assert journal.courses[1].tokens == expected
-
-
 def check_refusals_change_nothing(make: MakeBackend) -> None:
     """An empty prompt and an id at or above the vocabulary are refused, in words, and a row that is running
     beside does not notice."""
@@ -203,8 +178,6 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
     for step, prompt in enumerate([[], [2**32 - 1], [vocabulary], [0, 1, vocabulary, 2]]):
         with pytest.raises(RequestRefused, match="vocabulary" if prompt else "empty"):
             backend.check(EngineSequence.of(request(2 + step, prompt)))
-        with pytest.raises(NoSuchRows):
-            backend.execute(StepPlan(release=(2 + step,)))
         journal.step()
     journal.finish()
     assert course.tokens == expected
@@ -408,7 +381,6 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_a_stop_token_in_the_prompt_is_nothing,
     check_joining_changes_nobody,
     check_removal_in_every_stage,
-    check_a_row_that_is_not_there_cannot_be_addressed,
     check_refusals_change_nothing,
     check_the_same_again_is_the_same,
     check_logprobs_are_only_for_rows_that_asked,

@@ -18,7 +18,7 @@ from tests.docs.blocks import URL, Example, difference, examples, pages
 from tests.docs.documented_server import documented_server
 from tests.grafana.programs import program
 from tests.repo.test_maps import targets
-from tests.repo.tree import ROOT, name_of
+from tests.repo.tree import ROOT
 
 EXAMPLES = examples()
 SECONDS = 60
@@ -65,11 +65,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield Reader(played.url, tmp_path_factory.mktemp("book"))
 
 
-def test_there_are_examples() -> None:
-    assert len(pages()) > 20
-    assert len(EXAMPLES) > 30
-
-
 @pytest.mark.parametrize("page", sorted({example.page for example in EXAMPLES}))
 def test_a_pages_examples_are_answered_as_it_shows(page: str, reader: Reader) -> None:
     """In their order: one may use what another has made."""
@@ -85,27 +80,3 @@ def test_the_index_leads_to_every_page() -> None:
     book = ROOT / "docs"
     named = {*targets(book / "index.md"), *targets(book / "agents" / "index.md")}
     assert {*pages()} - named == {book / "index.md"}
-
-
-WITHOUT = {
-    "docs/index.md",
-    "docs/adapters.md",
-    "docs/machines.md",
-    "docs/families.md",
-    "docs/comparison.md",
-    "docs/figures.md",
-    "docs/agents/index.md",
-    "docs/agents/aider.md",
-    "docs/agents/claude-code.md",
-    "docs/agents/codex.md",
-    "docs/agents/opencode.md",
-    "docs/agents/qwen-code.md",
-    "docs/gateways.md",
-}
-"""Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is held
-by `tests/api/test_agents_page.py` and `tests/gateways/`."""
-
-
-def test_every_other_page_has_an_example() -> None:
-    with_examples = {example.page for example in EXAMPLES}
-    assert {name_of(page) for page in pages()} - with_examples == WITHOUT

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from api.bodies.full_collections import OUT_OF_REACH
+from api.bodies.garbage import OUT_OF_REACH
 from api.served_models import ServedModels
 from tests.api.client import MODEL, app_of
 from tests.end_to_end.largest_bodies import Largest, largest_bodies

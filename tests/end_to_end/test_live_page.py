@@ -19,6 +19,7 @@ from fastapi import Request as Asked
 from fastapi.responses import PlainTextResponse
 
 from api.admin.live import live_routes
+from api.http.exchange import Service
 from api.http.server import Server
 from scheduler.errors import ModelNotFound
 from tests.api.client import several
@@ -270,7 +271,7 @@ def two_models() -> Iterator[TwoModels]:
         served.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         async with running(tiny) as nursery:
             stop.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
-            nursery.start_soon(Server(app, on_error=lambda error, asked: None).run, listeners)
+            nursery.start_soon(Server(Service(app, lambda error, asked: None)).run, listeners)
             await answer(tiny, ask("first"))
             started.set()
             await trio.sleep_forever()

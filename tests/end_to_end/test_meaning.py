@@ -130,7 +130,6 @@ def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_di
     with serving("--kv-cache-bytes", "21MiB", trained=True) as served:
         check(trio.run(main, served))
         assert served.metric("penstock_requests_total", 'outcome="cancelled"') == 4
-        assert served.metric("penstock_prefix_integrity_complaints_total") == 0
 
 
 async def endless(

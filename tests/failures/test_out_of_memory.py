@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pytest
 from trio.testing import MockClock, trio_test
@@ -12,7 +11,6 @@ from trio.testing import MockClock, trio_test
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import ScriptedBackend
-from scheduler.engine_bounds import lowered_share
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.contracts.journal import prefixes_of
@@ -22,7 +20,6 @@ from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
 
 PLAN = ScriptedPlan(step_seconds=0.01)
-LEAST = 0.25
 MALLOC = "[metal::malloc] Attempting to allocate 8589934592 bytes which is greater than the maximum"
 
 
@@ -96,17 +93,6 @@ def _out_of_memory_once(launcher: LoopbackLauncher) -> Callable[[Load], Backend]
         raise MemoryError("std::bad_alloc")
 
     return make
-
-
-def test_the_budget_never_falls_below_a_quarter() -> None:
-    """Below it, another program causes the shortage."""
-    share, seen = 1.0, []
-    for _ in range(20):
-        share = lowered_share(share)
-        seen.append(share)
-    assert seen == sorted(seen, reverse=True)
-    assert seen[-1] == LEAST
-    assert all(later >= 0.8 * earlier for earlier, later in pairwise(seen))
 
 
 @trio_test

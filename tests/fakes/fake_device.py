@@ -49,9 +49,6 @@ class FakeDevice:
         self.cleared += 1
         self.pool_bytes = 0
 
-    def limit_scores(self, most_bytes: int) -> None:
-        return
-
     def limit_pool(self, most_bytes: int) -> None:
         self.most_pool_bytes = most_bytes
         self.pool_bytes = min(self.pool_bytes, most_bytes)

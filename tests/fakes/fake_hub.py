@@ -23,26 +23,18 @@ _PREFIX = "/api/models/"
 
 @dataclass
 class FakeHub:
-    """`files` of the one model `name`; `token`: without it the answer is `refusal`."""
+    """`files` of the one model `name`; `token`: without it the model is gated."""
 
     files: dict[str, bytes]
     name: str = "owner/small"
     commit: str = COMMIT
     token: str = ""
-    refusal: tuple[int, str] = (401, "GatedRepo")
     cut_after: dict[str, int] = field(default_factory=dict)
     """By file: the connection ends after these bytes, once."""
     stalled_after: dict[str, int] = field(default_factory=dict)
     """By file: nothing comes after these bytes, until the client leaves."""
     damaged: dict[str, int] = field(default_factory=dict)
     """By file: how many answers have a wrong byte."""
-    failing: dict[str, list[int]] = field(default_factory=dict)
-    """By file: statuses of its next answers."""
-    redirect: str = ""
-    """Where files are instead: the address of another host, as the hub's storage is."""
-    tokens: list[str] = field(default_factory=list)
-    """That came with requests for files."""
-    ranges: bool = True
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and range of each request."""
     url: str = ""
@@ -134,32 +126,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(*path.removeprefix(known[1]).split("/", 2)[1:], body=body)
 
     def _describe(self, rest: str) -> None:
-        if self._wrong_token() and self.hub.refusal[1] != "GatedRepo":
-            self._refuse(*self.hub.refusal)
-        elif not rest or rest.endswith(("/main", self.hub.commit)):
+        if not rest or rest.endswith(("/main", self.hub.commit)):
             self._json(self.hub.tree() if rest.startswith("/tree") else self.hub.info())
         else:
             self._refuse(404, "RevisionNotFound")
 
     def _file(self, revision: str, file: str, *, body: bool) -> None:
-        self.hub.tokens.append(self.headers.get("authorization", ""))
-        if self._wrong_token():
-            self._refuse(*self.hub.refusal)
-        elif self.hub.redirect:
-            self.send_response(302)
-            self.send_header("location", f"{self.hub.redirect}{self.path}")
-            self.send_header("content-length", "0")
-            self.end_headers()
+        if self.hub.token and self.headers.get("authorization") != f"Bearer {self.hub.token}":
+            self._refuse(401, "GatedRepo")
         elif file not in self.hub.files:
             self._refuse(404, "EntryNotFound")
-        elif statuses := self.hub.failing.get(file):
-            self._refuse(statuses.pop(0), "")
         else:
             self._send(file, body)
 
     def _send(self, file: str, body: bool) -> None:
         content, start = self._content(file), 0
-        if self.hub.ranges and (wanted := self.headers.get("range")):
+        if wanted := self.headers.get("range"):
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         self.send_header("etag", f'"{self.hub.etag(file)}"')
@@ -185,9 +167,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.damaged[file] -= 1
             return content[:-1] + bytes([content[-1] ^ 1])
         return content
-
-    def _wrong_token(self) -> bool:
-        return bool(self.hub.token) and self.headers.get("authorization") != f"Bearer {self.hub.token}"
 
     def _refuse(self, status: int, code: str) -> None:
         self.send_response(status)

@@ -14,9 +14,9 @@ import httpcore
 import httpx
 import trio
 import trio.testing
+from starlette.types import ASGIApp
 
-from api.http.asgi import Application
-from api.http.limits import Limits
+from api.http.exchange import Service
 from api.http.server import Server
 
 
@@ -83,9 +83,9 @@ class MemoryNetwork(httpcore.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
-    async def serve(self, app: Application) -> None:
+    async def serve(self, app: ASGIApp) -> None:
         """Never returns by itself."""
-        server = Server(app, Limits(), on_error=lambda error, request: self.failures.append(error))
+        server = Server(Service(app, lambda error, request: self.failures.append(error)))
         await server.run([_Listener(self._accept)])
 
     def client(self) -> httpx.AsyncClient:

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.http.exchange import Service
 from api.http.server import Server
 from api.served_models import ServedModel, ServedModels
 from scheduler.answer.answer_format import AnswerFormat
@@ -95,10 +96,8 @@ def playing_models(
     async def main() -> None:
         served = models(played.engine)
         app = app_of(served, **options)
-        server = Server(
-            _Recorded(app, played.asked),
-            on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),
-        )
+        recorded = _Recorded(app, played.asked)
+        server = Server(Service(recorded, lambda error, asked: played.errors.append(f"{asked}: {error!r}")))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         played.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         async with trio.open_nursery() as nursery:

@@ -1,7 +1,6 @@
 """A TCP relay that delays, freezes and cuts: a slow or broken network between two processes of this machine.
 
-`python -m tests.fakes.relay PORT SECONDS` listens on a free port of loopback, prints it, and relays each
-connection to PORT, each piece SECONDS later. What comes while it is frozen is neither delivered nor refused.
+What comes while it is frozen is neither delivered nor refused.
 The kernels at both ends then still see a peer that lives, so keep-alive notices nothing.
 """
 

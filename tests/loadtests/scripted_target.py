@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
-
-from api.http.asgi import Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 
 @dataclass(frozen=True)

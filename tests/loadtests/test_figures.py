@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadtests.figures import FIGURES, QUANTILES, measure, written, written_range
+from loadtests.figures import FIGURES, QUANTILES, measure
 from loadtests.record import Outcome, RequestRecord, RunRecord
 from tests.examples import examples
 from tests.loadtests.recorded import request, run
@@ -41,11 +41,6 @@ STALLED = request(0, 0.0, 0.5, 0.6, ended_at=5.6, outcome=Outcome.TIMED_OUT)
             id="three tokens",
         ),
         pytest.param([MANY, FEW], {"itl_p50": 0.1, "itl_max": 0.9}, id="over all samples, no mean of means"),
-        pytest.param(
-            [request(0, 0.0, 0.5), request(1, 0.0, 0.5, output_tokens=8)],
-            {"tpot_p50": None, "itl_p50": None},
-            id="one token and one delta have no pace",
-        ),
         pytest.param(
             [request(0, 0.0, 0.5, 1.3, output_tokens=5)],
             {"tpot_p50": 0.2, "itl_p50": 0.8},
@@ -175,18 +170,3 @@ def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
         assert ordered == sorted(value for value in ordered if value is not None) or set(ordered) == {None}
     loose = measure(replace(record, ttft_slo_seconds=5.0, tpot_slo_seconds=5.0)).values
     assert (found["slo_attainment"] or 0) <= (loose["slo_attainment"] or 0)
-
-
-def test_values_are_written_for_a_reader() -> None:
-    """Three digits, their unit, and a dash for None; a range has one unit, the median's."""
-    values = (
-        (None, "s"),
-        (0.0123, "s"),
-        (0.9999, "s"),
-        (0.955, "share"),
-        (12345.6, "tokens/s"),
-        (2.346, "ratio"),
-    )
-    said = ["–", "12.3 ms", "1.00 s", "95.5 %", "12\u202f346", "2.35×"]
-    assert [written(value, unit) for value, unit in values] == said
-    assert written_range(0.905, 0.87, 1.146, "s") == "905 (870–1\u202f146) ms"

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -142,44 +142,6 @@ def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
     trio.run(started_and_stopped, one)
     assert one.notes[-1] == "one: killed; it did not stop within 0.2 s"
     assert _eventually_gone(one)
-
-
-def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
-    """As Ctrl-C does."""
-    one = fake()
-
-    async def main() -> None:
-        with trio.CancelScope() as scope:
-            async with server(one.launch, one.bench, one.notes.append):
-                scope.cancel()
-                await trio.sleep_forever()
-
-    trio.run(main)
-    assert one.processes() == []
-    assert homes(one) == []
-
-
-def test_what_is_missing_is_named_before_anything_starts(fake: MakeFake) -> None:
-    """A program, with the variable that would name it; a folder; a running target, though its model is
-    named."""
-    one = fake()
-    missing = replace(one.launch, preset=replace(one.launch.preset, variable="PENSTOCK_BENCH_NO"))
-    said = trio.run(failing, one, one.launch, missing)
-    assert "set PENSTOCK_BENCH_NO to its virtual environment" in said
-    nobody = Target("away", f"http://127.0.0.1:{launch.free_port()}", "m")
-    assert re.match(
-        "away: http.* does not answer: connect_failed", trio.run(failing, one, one.launch, nobody)
-    )
-    assert "give model=" in trio.run(failing, one, one.launch, replace(nobody, model=""))
-    one.bench = replace(one.bench, model=Path("nowhere"))
-    with pytest.raises(LaunchError, match="one: --model nowhere is not a folder"):
-        trio.run(started_by_servers, one)
-    assert one.notes == []
-
-
-async def started_by_servers(fake: Fake) -> None:
-    async with servers([fake.launch], fake.bench, fake.notes.append):
-        pytest.fail("it is not there")
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:

@@ -100,15 +100,6 @@ def test_warnings_stand_before_any_figure() -> None:
     assert "FEW SAMPLES" not in printed([run(*asked)])
 
 
-def test_a_populations_table_shows_what_a_long_prompt_does_to_the_others() -> None:
-    """Their median gap, and the largest one, while it is read."""
-    streams = request(0, 0.0, 0.8, 0.9, 1.0, 1.8, 1.9, population="streams")
-    text = printed([run(streams, request(1, 1.05, 2.0, population="book"))])
-    (row,) = rows(text, "streams")
-    assert [row[4], row[6]] == ["100 ms", "800 ms"]
-    assert "By population" not in printed([paced("ours", 1)])
-
-
 def test_the_targets_counters_are_their_growth() -> None:
     """Over all series; one that fell was reset, one that is new began at nothing. Histograms are dropped."""
     exposition = 'penstock_generated_tokens_total{engine="0"} 5.0\nother 3\npenstock_x_bucket{le="1"} 2\n'

@@ -64,23 +64,6 @@ def test_a_session_does_not_depend_on_the_others(order: list[tuple[int, int]], s
         assert asks(alone) == asks(session)
 
 
-def test_sessions_differ_from_each_other_and_runs_in_their_words_alone() -> None:
-    """Another salt keeps lengths, gaps and sampling; another seed does not."""
-    plan = scenario(RICH)
-
-    def run(plan: Scenario, salt: str, number: int) -> list[tuple[Any, ...]]:
-        return asks(workload(plan, salt).session(plan.populations[0], number))
-
-    def shape(said: list[tuple[Any, ...]]) -> list[Any]:
-        return [(gap, [len(m["content"].split()) for m in messages], rest) for gap, messages, *rest in said]
-
-    a, b, seeded = run(plan, "a", 0), run(plan, "b", 0), run(plan.model_copy(update={"seed": 1}), "a", 0)
-    assert shape(a) == shape(b) != shape(seeded)
-    for one, other in zip(a[0][1], b[0][1], strict=True):
-        assert one["content"].split()[:3] != other["content"].split()[:3]
-    assert shape(a) != shape(run(plan, "a", 1))
-
-
 @settings(deadline=None)
 @given(answers=st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=4, max_size=4))
 def test_a_conversation_only_grows(answers: list[str | None]) -> None:
@@ -138,18 +121,3 @@ def test_reuse_is_the_longest_common_prefix_but_for_the_last_piece(texts: list[s
 def _common(one: str, other: str) -> str:
     length = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     return one[: min(len(one), len(other)) if length is None else length]
-
-
-def test_subagents_share_the_layers_and_have_their_own_words() -> None:
-    """At their turn only; in their parent's repository, and named after it."""
-    plan = scenario(RICH | {"turns": {"least": 3, "most": 3}})
-    run = workload(plan)
-    for number in range(20):
-        parent = run.session(plan.populations[0], number)
-        opening = parent.ask(1).messages
-        assert parent.subagents(1) == parent.subagents(3) == ()
-        children = parent.subagents(2)
-        assert [child.id for child in children] == [f"p0-{number}/1", f"p0-{number}/2"]
-        firsts = [child.ask(1).messages for child in children]
-        assert all(first[0] == opening[0] for first in firsts)
-        assert len({first[1]["content"] for first in [*firsts, opening]}) == 3

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from api.cli.command_line import penstock
 from tests.repo.tree import ROOT, imports, modules, name_of
 
 ENGINE_MAY_SEE = ("scheduler.errors", "scheduler.shared", "scheduler.engine")
@@ -18,7 +20,7 @@ MAY_SEE_THE_ENGINE = {
     "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/ray_engines.py"),  # these start an engine
     "scheduler.engine.mlx.cpu.fast_blas": ("api/assembly.py", "api/cli/"),  # before MLX is loaded
     "scheduler.engine.budget": ("api/cli/", "scheduler/fleet/"),  # how much fits
-    "scheduler.engine": ("api/cli/machine.py", "api/cli/models/"),  # run as programs of their own
+    "scheduler.engine": ("api/cli/machine.py",),  # run as a program of its own
 }
 """What the server's process may import of the engine, and where."""
 
@@ -52,7 +54,7 @@ def test_the_scheduler_knows_nothing_of_http() -> None:
 
 
 def test_the_product_knows_nothing_of_load_tests() -> None:
-    """They register `penstock bench` themselves; without them the product has all its other commands."""
+    """But for the name of `penstock bench`'s module."""
     assert not _wrong(modules("api"), _of("loadtests", "tests"))
 
 
@@ -134,59 +136,36 @@ def _siblings(path: Path, package: str) -> Iterator[str]:
             yield name[len(package) + 1 :].split(".")[0]
 
 
-def test_the_server_runs_without_mlx() -> None:
-    """Also not indirectly: everything that `serve` imports is imported here."""
-    program = (
-        "import sys, api.serving, scheduler.prompt.tokenizer, transformers;"
-        "print([name for name in sys.modules if name.split('.')[0] in ('mlx', 'mlx_lm')])"
-    )
+def loaded(program: str, *names: str) -> list[str]:
+    """Return which of these modules, or any below them, a process has that has run the program."""
+    show = f"import sys; {program}; print(*[one for one in {names} if one in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", show], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()
 
 
-def test_what_is_off_is_not_loaded() -> None:
-    """A server whose engines are all here loads nothing of clusters."""
-    names = ("requests", "api.remote_engines", "scheduler.cluster.joined", "ray")
-    program = f"import sys, api.serving; print([name for name in {names} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
+def test_the_server_runs_without_mlx_and_what_is_off() -> None:
+    """Also not indirectly: everything that `serve` imports is imported here. A server whose engines are all
+    here loads nothing of clusters."""
+    off = ("requests", "api.remote_engines", "scheduler.cluster.joined", "ray")
+    serves = "import api.serving, scheduler.prompt.tokenizer"
+    assert loaded(f"{serves}, transformers", "mlx", "mlx_lm") == loaded(serves, *off) == []
 
 
 def test_the_command_line_imports_no_command() -> None:
     """`--help` and each key press that completes wait for it: a tenth of a second, and not one."""
-    program = """
-import contextlib, io, sys
-from api.cli.command_line import penstock
-with contextlib.redirect_stdout(io.StringIO()) as shown:
-    penstock(["--help"], standalone_mode=False)
-assert "bench" in shown.getvalue()
-print([name for name in ("httpx", "msgspec", "numpy", "pydantic", "rich", "trio") if name in sys.modules])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    names = ("loadtests", "httpx", "msgspec", "numpy", "pydantic", "rich", "trio")
+    assert loaded("from api.cli.command_line import penstock", *names) == []
+    assert "bench" in penstock.list_commands(click.Context(penstock))
 
 
 def test_the_engine_process_runs_without_trio() -> None:
     """Every restart waits for its imports."""
-    program = "import sys, scheduler.engine.__main__; print('trio' in sys.modules, 'mlx' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "False False"
+    assert loaded("import scheduler.engine.__main__", "trio", "mlx") == []
 
 
 def test_what_keeps_a_remote_engine_alive_is_small() -> None:
     """A Ray worker loads it, and has it for as long as there is the node."""
-    module = "scheduler.cluster.ray_engines"
     names = ("trio", "mlx", "ray", "structlog", "numpy", "transformers")
-    program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert loaded("import scheduler.cluster.ray_engines", *names) == []

@@ -1,4 +1,4 @@
-"""All runs on macOS too, which has no /proc (`loadtests/processes.py` has the alternative), and bash 3.2."""
+"""Scripts run on macOS too, which has bash 3.2."""
 
 from __future__ import annotations
 
@@ -6,23 +6,6 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-
-LINUX_ONLY = {
-    "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
-    "tests/end_to_end/test_small_memory.py": "only Linux has control groups; skipped elsewhere",
-    "tests/gate.py": "only Linux counts for how long tasks wait for a core",
-    "tests/macos/simulated.py": "makes of a Linux a Mac, without /proc",
-}
-"""Files that read it nevertheless, and why."""
-
-
-def test_no_test_reads_proc() -> None:
-    paths = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__)]
-    texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
-    assert {
-        name for name, text in texts.items() if "/proc/" in text or '"/proc"' in text
-    } == LINUX_ONLY.keys()
-
 
 BASH_4 = re.compile(
     r"""wait\s+-n | \$\{\w+[,^@] | \b(?:mapfile|readarray|coproc)\b | &>> | \|& | \[\[\s+-v\b

@@ -13,7 +13,6 @@ import pytest
 from api.cli.command_line import penstock
 from api.cli.serve_command import serve, serve_settings
 from loadtests.bench import bench, dev
-from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,42 +83,6 @@ def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
         assert float(weights) < float(memory) * 2 / 3
 
 
-@pytest.mark.parametrize(
-    "term",
-    [
-        "continuous batching",
-        "chunked prefill",
-        "KV cache",
-        "prefix caching",
-        "preemption",
-        "structured output",
-        "tool calling",
-        "Prometheus",
-    ],
-)
-def test_the_first_screen_uses_the_fields_words(term: str) -> None:
-    """A reader who searches for them finds the feature before the first command."""
-    first_screen = (ROOT / "README.md").read_text().split("## Start")[0]
-    assert term.lower() in first_screen.lower()
-
-
-def test_the_first_screen_says_why_and_what_to_type_and_what_was_never_run() -> None:
-    """Its figures are rows of `docs/figures.md`. Once somebody has run it on a Mac, that sentence goes."""
-    page = (ROOT / "README.md").read_text()
-    screen = page.split("## Start")[0]
-    assert re.findall(r"\*\*(.+?)\*\*", screen)[-1] == "never on a Mac"
-    assert len(screen.split()) <= 240
-    assert all(words in screen for words in ("git clone", "make serve", ".venv/bin/penstock launch"))
-    assert all(figure in screen for figure in ("1.33", "1.19", "A seventh", "200 requests under 27 deaths"))
-    for row in (
-        r"32 clients .*\| 1\.33 .*\n.*\| 1\.19 ",
-        r"32 agents .* 0\.14 of mlx_lm",
-        "200 requests under 27 deaths",
-    ):
-        assert re.search(row, (ROOT / "docs" / "figures.md").read_text())
-    assert "](CONTRIBUTING.md#a-report-from-your-device)" in page
-
-
 def test_the_ten_options_exist() -> None:
     """Ten rows of one option each."""
     rows = re.findall(r"^\| `(--[^`]+)` \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)
@@ -128,10 +91,3 @@ def test_the_ten_options_exist() -> None:
     for name, _, vllm in rows:
         assert name in flags
         assert vllm.strip()
-
-
-def test_the_picture_is_small_and_shown() -> None:
-    picture = ROOT / "api" / "admin" / "live.png"
-    assert "](api/admin/live.png)" in (ROOT / "README.md").read_text()
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size < MAX_PICTURE_BYTES

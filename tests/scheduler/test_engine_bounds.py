@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
@@ -36,7 +37,13 @@ def test_a_timeout_halves_what_the_engine_had_climbed_to() -> None:
 
 
 def test_lack_of_memory_leaves_the_chunk() -> None:
-    assert EngineBounds(512).after(DeathCause.OUT_OF_MEMORY) == EngineBounds(512, kv_cache_share=0.8)
+    """Down to a quarter: below it, another program causes the shortage."""
+    bounds, shares = EngineBounds(512), []
+    for _ in range(8):
+        bounds = bounds.after(DeathCause.OUT_OF_MEMORY)
+        shares.append(bounds.kv_cache_share)
+    assert bounds == EngineBounds(512, kv_cache_share=0.25)
+    assert shares[:2] == pytest.approx([0.8, 0.64])
 
 
 def test_a_chunk_configured_below_the_smallest_stays() -> None:

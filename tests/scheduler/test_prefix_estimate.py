@@ -39,14 +39,6 @@ def test_a_block_counts_only_after_all_that_stands_before_it() -> None:
     assert cached(estimate_of([*block, *block]), [*reversed(block), *block]) == 0
 
 
-def test_salts_do_not_share() -> None:
-    """As in the engine."""
-    prompt = list(range(1000))
-    estimate = estimate_of(prompt, salt="mine")
-    assert cached(estimate, prompt, salt="yours") == 0
-    assert cached(estimate, prompt, salt="mine") == 768
-
-
 def test_the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -41,10 +41,3 @@ def test_an_answer_is_over_at_the_first_look_that_finds_a_cycle(
     for length in range(1, len(tokens) + 1):
         looked_at = length % CHECKED_TOKENS == 0
         assert rule.ends(array("I", tokens[:length])) == (looked_at and is_cycle(rule, tokens[:length]))
-
-
-def test_by_default_a_table_of_equal_rows_is_no_repetition_until_it_has_a_thousand_tokens() -> None:
-    row = [3, 1, 4, 1, 5, 9, 2, 6]
-    tokens = array("I", row * 127)
-    assert not Repetition(1024).ends(tokens)
-    assert Repetition(1024).ends(tokens + array("I", row))

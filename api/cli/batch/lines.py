@@ -15,7 +15,6 @@ from api.cli.errors import OperatorError
 from scheduler.prompt.vector_request import ENDPOINTS
 
 ROUTES = (*ENDPOINTS["chat"], *ENDPOINTS["embedding"])
-_MOST_FAULTS = 5
 _ANSWER = b'{"id": '
 """The beginning of each line that `append` writes."""
 
@@ -30,25 +29,20 @@ class Line(NamedTuple):
 
 
 def pending(source: BinaryIO, answered: Container[str]) -> list[Line]:
-    """Return the requests without an answer. Raise OperatorError, which names the first lines that are no
-    requests: then nothing is sent."""
+    """Return the requests without an answer. Raise OperatorError, which names the first line that is no
+    request: then nothing is sent."""
     if not source.seekable():
         raise OperatorError("a batch reads its requests twice: give it a file, not a pipe")
     found: list[Line] = []
     seen: set[str] = set()
-    faults: list[str] = []
     at = 0
     for number, text in enumerate(source, 1):
         try:
             if text.strip() and (entry := _request(text, seen))["custom_id"] not in answered:
                 found.append(Line(entry["custom_id"], entry["url"], at))
         except ValueError as error:
-            faults.append(f"line {number} {error}")
-            if len(faults) == _MOST_FAULTS:
-                break
+            raise OperatorError(f"line {number} {error}") from error
         at += len(text)
-    if faults:
-        raise OperatorError("; ".join(faults))
     return found
 
 

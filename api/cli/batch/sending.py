@@ -12,7 +12,7 @@ import httpx
 import trio
 
 from api.cli.batch.lines import Line, append
-from api.cli.running_server import FAILURES, RunningServer, client, refusal, trouble
+from api.cli.running_server import FAILURES, RunningServer, refusal, trouble
 from api.cli.terminal import ENDING, one_line
 from scheduler.request import PRIORITIES
 
@@ -28,6 +28,8 @@ _TOO_SLOW = 408
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _PATIENCE_SECONDS = 600.0
 """Longest time without any answer while the server has room for no request, or is away."""
+_ALL = httpx.Limits()
+"""As many connections as there are requests under way."""
 _TIMEOUT = httpx.Timeout(None, connect=10.0)
 """An answer may wait for hours behind other requests, and other servers send nothing meanwhile."""
 
@@ -68,8 +70,15 @@ class Sending:
         room for any for ten minutes, or the disk none for an answer."""
         todo, self._last_answer_at = iter(lines), trio.current_time()
         with trio.open_signal_receiver(*ENDING) as signals, self._over:
+            where = self.server.address
             async with (
-                client(self.server.address, _TIMEOUT, self.transport) as http,
+                httpx.AsyncClient(
+                    trust_env=where.trust_env,
+                    headers=where.headers,
+                    timeout=_TIMEOUT,
+                    transport=self.transport,
+                    limits=_ALL,
+                ) as http,
                 trio.open_nursery() as tasks,
             ):
                 tasks.start_soon(self._obey, signals)

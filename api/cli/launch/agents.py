@@ -74,24 +74,14 @@ class Agent:
         return self.first_kilobytes * 1000 // _BYTES_A_TOKEN
 
 
-def target_of(server: RunningServer, model: str | None, small_model: str | None) -> LaunchTarget:
-    """Return what an agent uses: the models of these names, else the first one and the second. Raise
-    OperatorError."""
-    main = _chats(server, server.model(model))
-    if small_model is not None:
-        small = _chats(server, server.model(small_model))
-    elif model is None:
-        small = (server.chat_models[1:] or (main,))[0]
-    else:
-        # A user who names one model means it for everything.
-        small = main
+def target_of(server: RunningServer, model: str | None) -> LaunchTarget:
+    """Return what an agent uses: the model of this name for everything, else the first one and the second.
+    Raise OperatorError."""
+    main = server.model(model)
+    if main not in server.chat_models:
+        raise OperatorError(f"{main.name} is a model for {main.task}, which agents cannot use")
+    small = main if model else (server.chat_models[1:] or (main,))[0]
     return LaunchTarget(server.url, server.key or NO_KEY, main, small, server.chat_models)
-
-
-def _chats(server: RunningServer, model: ListedModel) -> ListedModel:
-    if model not in server.chat_models:
-        raise OperatorError(f"{model.name} is a model for {model.task}, which agents cannot use")
-    return model
 
 
 def output_tokens(context_tokens: int) -> int:

@@ -92,9 +92,7 @@ def fetch(model: str, revision: str) -> Path:
 def _check_files(model: str, info: Any) -> None:
     names = [one.rfilename for one in info.siblings or ()]
     if not any(fnmatch(name, _WEIGHTS) for name in names):
-        kinds = [kind for kind in (".gguf", ".bin", ".pth") if any(name.endswith(kind) for name in names)]
-        only = f", only {' and '.join(kinds)} files: take a version in safetensors" if kinds else ""
-        raise OperatorError(f"{model} holds no {_WEIGHTS}{only}")
+        raise OperatorError(f"{model} holds no {_WEIGHTS}: take a version in safetensors")
     if "config.json" not in names:
         raise OperatorError(f"{model} holds no config.json, so it is not a model that mlx-lm can load")
 

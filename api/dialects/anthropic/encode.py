@@ -7,9 +7,10 @@ from typing import Any, assert_never
 import msgspec
 
 from api.answers import sse
-from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step, whole_blocks
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step
 from api.answers.errors import ApiError
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeAnswer
+from api.answers.whole_answer import WholeAnswer
 from api.dialects.openai.encode import marked
 from scheduler.events import (
     AnswerPiece,
@@ -60,13 +61,12 @@ def stop_reason(finished: Finished, *, calls: bool = True) -> str:
 def message_object(public_id: str, model: str, answer: WholeAnswer, *, show_thinking: bool) -> dict[str, Any]:
     """Return the whole answer to a request that does not stream."""
     (choice,) = answer.choices
-    found = [_content(block, show_thinking) for block in whole_blocks(choice)]
+    found = [_content(block, show_thinking) for block in choice.sendable_blocks]
     contents = [content for content in found if content is not None] if found else [_EMPTY]
-    calls = any(content["type"] == "tool_use" for content in contents)
     return {
         **_envelope(public_id, model),
         "content": contents,
-        "stop_reason": stop_reason(choice.end, calls=calls),
+        "stop_reason": stop_reason(choice.end, calls="tool_use" in [each["type"] for each in contents]),
         "stop_sequence": choice.end.stop_string,
         "usage": usage_object(answer.usage),
         **marked(choice.end),

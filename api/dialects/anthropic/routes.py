@@ -16,7 +16,7 @@ from api.dialects.anthropic.decode import chat_prompt, generation_request
 from api.dialects.anthropic.encode import MessageEncoder, message_object
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
-from api.dialects.openai.thinking import budget_field_of, name_unkept_budget
+from api.dialects.openai.thinking import name_unkept_budget
 from api.served_models import ServedModels
 
 
@@ -32,7 +32,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         served = models.check(body.model)
         decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
         requests = [await work.decode(body, decode)]
-        name_unkept_budget(served.scheduler, requests, http.scope, budget_field_of(body))
+        name_unkept_budget(served.scheduler, requests, http.scope, body)
         public_id, show_thinking = requests[0].public_id, _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(

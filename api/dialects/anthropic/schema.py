@@ -11,19 +11,14 @@ from api.bodies.fields import Listed, Partly, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
 from api.dialects.anthropic.tools import CustomTool, as_offered
 from api.dialects.foreign import name_unread
+from api.dialects.openai.schema import BOOKKEEPING
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
+from api.dialects.openai.tools import MAX_TOOLS
 from api.dialects.spellings import BoundFields
 
-MAX_TOOLS = 1024
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 256
-
-_BOOKKEEPING = "used only for the provider's own accounting"
-
-
-class Metadata(Body):
-    user_id: str | None = None
 
 
 class ToolChoice(Body):
@@ -97,10 +92,10 @@ class MessagesRequest(BoundFields, CountTokensRequest):
         ]
         | None
     ) = None
-    metadata: Annotated[Metadata | None, WithoutEffect(_BOOKKEEPING)] = None
+    metadata: Annotated[Any, WithoutEffect(BOOKKEEPING)] = None
     service_tier: Annotated[
         Literal["auto", "standard_only"] | None, WithoutEffect("one engine has one service tier")
     ] = None
     diagnostics: Annotated[Any, WithoutEffect("the usage reports cached tokens")] = None
-    user_profile_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    workspace_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    user_profile_id: Annotated[str | None, WithoutEffect(BOOKKEEPING)] = None
+    workspace_id: Annotated[str | None, WithoutEffect(BOOKKEEPING)] = None

@@ -7,7 +7,6 @@ import secrets
 from api.access.identity import ANYBODY, Caller
 from api.dialects.completions.schema import CompletionRequest, PromptItem
 from api.dialects.openai.decode import common
-from api.dialects.openai.structured import structure
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
@@ -16,14 +15,11 @@ def generation_requests(
     body: CompletionRequest, defaults: Defaults = NEUTRAL, caller: Caller = ANYBODY, adapter: str = ""
 ) -> list[GenerationRequest]:
     public_id = f"cmpl-{secrets.token_hex(12)}"
-    rest = common(body, defaults, caller, adapter)
+    rest = {**common(body, defaults, caller, adapter), "max_tokens": body.token_bound}
     return [
         GenerationRequest(
             public_id=public_id,
             prompt=_prompt(prompt, body.add_special_tokens),
-            max_tokens=body.token_bound,
-            thinking_tokens=body.thinking_token_budget,
-            structure=structure(body),
             choices=body.n or 1,
             top_logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if body.echo else None,

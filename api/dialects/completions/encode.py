@@ -10,7 +10,7 @@ import msgspec
 
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
-from api.dialects.openai.encode import ChunkStream, marked, usage_object
+from api.dialects.openai.encode import ChunkStream, marked
 from scheduler.events import (
     AnswerPiece,
     Finished,
@@ -81,47 +81,34 @@ def _name(data: bytes) -> str:
         return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
 
 
-def completion_object(
-    public_id: str,
-    created: int,
-    model: str,
-    answer: WholeAnswer,
-    echoes: Sequence[str],
-    *,
-    echo_logprobs: bool = False,
-    logprobs: bool = False,
-) -> dict[str, Any]:
-    """Return the whole answer to a request that does not stream. `echoes` are the texts before each choice;
-    `echo_logprobs` adds their log-probabilities to the answer's, if `logprobs` wants these."""
-    each = len(answer.choices) // answer.prompts
-    choices: list[dict[str, Any]] = []
-    for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
-        scores = answer.choices[index - index % each].end.prompt
-        body: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
-        if logprobs and echo_logprobs and scores is not None:
-            body["logprobs"] = echoed_logprobs(scores, choice, echo)
-        elif logprobs:
-            body["logprobs"] = logprobs_object(choice.logprobs)
-        body |= {"finish_reason": choice.end.reason.value, **marked(choice.end)}
-        choices.append(body)
-    return {
-        "id": public_id,
-        "object": "text_completion",
-        "created": created,
-        "model": model,
-        "choices": choices,
-        "usage": usage_object(answer.usage),
-    }
-
-
 class CompletionEncoder(ChunkStream):
-    """Encodes one stream's chunks as bytes ready for the wire."""
+    """Encodes one answer, whole or as chunks that are bytes ready for the wire."""
+
+    kind = "text_completion"
 
     def __init__(
-        self, public_id: str, created: int, model: str, echoes: Sequence[str], *, include_usage: bool
+        self, public_id: str, created: int, model: str, echoes: Sequence[str], include_usage: bool = False
     ) -> None:
-        super().__init__("text_completion", public_id, created, model, include_usage)
+        """`echoes`: the texts before each choice."""
+        super().__init__(public_id, created, model, include_usage)
         self._echoes = dict(enumerate(echoes))
+
+    def whole(
+        self, answer: WholeAnswer, *, logprobs: bool = False, echo_logprobs: bool = False
+    ) -> dict[str, Any]:
+        """`echo_logprobs` adds the echoes' log-probabilities to the answer's, if `logprobs` wants these."""
+        each = len(answer.choices) // answer.prompts
+        choices: list[dict[str, Any]] = []
+        for index, choice in enumerate(answer.choices):
+            echo = self._echoes[index]
+            scores = answer.choices[index - index % each].end.prompt
+            body: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
+            if logprobs and echo_logprobs and scores is not None:
+                body["logprobs"] = echoed_logprobs(scores, choice, echo)
+            elif logprobs:
+                body["logprobs"] = logprobs_object(choice.logprobs)
+            choices.append({**body, "finish_reason": choice.end.reason.value, **marked(choice.end)})
+        return self._whole(choices, answer.usage)
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         match event:

@@ -14,7 +14,7 @@ from api.answers.event_stream import EventStream
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import whole_answer
 from api.dialects.completions.decode import generation_requests
-from api.dialects.completions.encode import CompletionEncoder, completion_object
+from api.dialects.completions.encode import CompletionEncoder
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.schema import StreamOptions
@@ -38,26 +38,16 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
         served = models.check(body.model)
         decode = partial(generation_requests, defaults=served.defaults, caller=caller, adapter=served.adapter)
         requests = await work.decode(body, decode)
-        name_unkept_budget(served.scheduler, requests, http.scope, "thinking_token_budget")
+        name_unkept_budget(served.scheduler, requests, http.scope, body)
         echoes = await _echoes(served.scheduler, requests, caller.tenant, whole=body.echo)
-        public_id, created = requests[0].public_id, int(time.time())
+        options = body.stream_options or StreamOptions()
+        ours = (requests[0].public_id, int(time.time()), served.name)
+        encoder = CompletionEncoder(*ours, echoes, include_usage=options.include_usage)
         if not body.stream:
             answer = await whole_answer(served.scheduler, requests, lowered_by=_LOWERED_BY, scope=http.scope)
-            return work.response(
-                completion_object(
-                    public_id,
-                    created,
-                    served.name,
-                    answer,
-                    echoes,
-                    echo_logprobs=body.echo,
-                    logprobs=body.logprobs is not None,
-                )
-            )
-        options = body.stream_options or StreamOptions()
-        include_usage = options.include_usage
-        encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)
-        meter = encoder.meter if include_usage and options.continuous_usage_stats else None
+            wanted = body.logprobs is not None
+            return work.response(encoder.whole(answer, logprobs=wanted, echo_logprobs=body.echo))
+        meter = encoder.meter if options.include_usage and options.continuous_usage_stats else None
         return EventStream(served.scheduler, requests, encoder, keep_alive_seconds, meter)
 
     return router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
@@ -39,8 +40,9 @@ def prompt_items(value: Any, most: int) -> list[PromptItem]:
     return value
 
 
-def _prompts(value: Any) -> list[PromptItem]:
-    return prompt_items(value, MAX_PROMPTS)
+def in_list(most: int) -> PlainValidator:
+    forms = str | list[str] | list[int] | list[list[int]]
+    return PlainValidator(partial(prompt_items, most=most), json_schema_input_type=forms)
 
 
 def _is_token(value: Any) -> bool:
@@ -52,10 +54,7 @@ class CompletionRequest(CompletionFields):
 
     bulk = ("prompt",)
 
-    prompt: Annotated[
-        list[PromptItem],
-        PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
-    ]
+    prompt: Annotated[list[PromptItem], in_list(MAX_PROMPTS)]
     max_tokens: Annotated[int | None, Partly("0 only with echo; 16 without any bound")] = Field(
         default=None, ge=-1
     )

@@ -16,7 +16,7 @@ from api.dialects.responses.items import Message, as_items, joined_text
 from api.dialects.responses.schema import Items
 
 MAX_QUESTIONS = 400
-_Accounting: TypeAlias = Annotated[Any, WithoutEffect("used only for the provider's own accounting")]
+_Accounting: TypeAlias = Annotated[Any, WithoutEffect("for the provider's accounting")]
 _Cached: TypeAlias = Annotated[Any, WithoutEffect("every prefix that was read is kept by itself")]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from api.access.identity import ANYBODY, Caller
 from api.bodies.sampling_values import MAX_SEED
 from api.dialects.openai.messages import ChatMessage
-from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, RepetitionDetection
+from api.dialects.openai.schema import ChatCompletionRequest, ChatFields, DecodingFields, RepetitionDetection
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of
 from api.dialects.openai.tools import chosen, offered
@@ -18,11 +19,11 @@ from api.dialects.volatile_headers import stable
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.repetition import NEVER, Repetition
 from scheduler.request import (
-    MAX_PREDICTION_CHARACTERS,
     ChatPrompt,
     GenerationRequest,
     Message,
     Sampling,
+    Tool,
 )
 
 
@@ -31,26 +32,33 @@ def generation_request(
 ) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. If it has no bound on tokens,
     the context is the bound."""
-    tools = chosen(body.tool_choice, offered(body.tools))
+    prompt = chat_prompt(body, _messages(body.messages), offered(body.tools), defaults)
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
-        prompt=ChatPrompt(
-            messages=tuple(_messages(body.messages)),
-            template_options=dict(body.chat_template_kwargs or {}),
-            tools=tools.tools,
-            tool_choice=tools.mode,
-            only_tool=tools.only,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
-            continue_final=body.continues,
-        ),
-        max_tokens=token_bound_of(body),
-        thinking_tokens=THINKING_BUDGET.value_of(body),
-        structure=structure(body),
+        prompt=replace(prompt, continue_final=body.continues),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
         **common(body, defaults, caller, adapter),
+    )
+
+
+def chat_prompt(
+    body: ChatFields,
+    messages: Iterable[Message],
+    offers: Sequence[Tool],
+    defaults: Defaults,
+    offered_name: Callable[[str], str] = str,
+) -> ChatPrompt:
+    """`offers`: the prompt's tools; `offered_name`: the name there of one that the client names."""
+    tools = chosen(body.tool_choice, offers, offered_name)
+    return ChatPrompt(
+        messages=tuple(messages),
+        template_options=dict(body.chat_template_kwargs or {}),
+        tools=tools.tools,
+        tool_choice=tools.mode,
+        only_tool=tools.only,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
     )
 
 
@@ -58,6 +66,9 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
     """Return the fields of a request that are read alike in all of OpenAI's APIs."""
     return {
         "sampling": _sampling(body, defaults),
+        "max_tokens": token_bound_of(body),
+        "thinking_tokens": THINKING_BUDGET.value_of(body),
+        "structure": structure(body),
         "stop": tuple(body.stop or ()),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "includes_stop": body.include_stop_str_in_output,

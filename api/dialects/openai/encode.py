@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import Any, assert_never
+from typing import Any, ClassVar, assert_never
 
 import msgspec
 
 from api.answers import sse
+from api.answers.answer_blocks import ToolCallBlock
 from api.answers.errors import ApiError
 from api.answers.input_text import InputText, input_text
-from api.answers.whole_answer import ToolCallBlock, WholeAnswer, WholeChoice
+from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
 from scheduler.events import (
     AnswerPiece,
@@ -35,16 +36,12 @@ _json = msgspec.json.Encoder()
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    completion = {"reasoning_tokens": usage.reasoning_tokens}
-    if usage.predicted is not None:
-        accepted, rejected = usage.predicted
-        completion |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": completion,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
@@ -84,46 +81,13 @@ def marked(end: Finished) -> dict[str, Any]:
     return {"penstock": true} if true else {}
 
 
-def completion_object(
-    public_id: str,
-    created: int,
-    model: str,
-    answer: WholeAnswer,
-    *,
-    logprobs: bool = False,
-    custom_names: Collection[str] = (),
-    shows_reasoning: bool = True,
-) -> dict[str, Any]:
-    """Return the whole answer to a request that does not stream. `custom_names`: the tools that are called
-    with one text."""
-    return {
-        "id": public_id,
-        "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [
-            {
-                "index": index,
-                "message": _message(choice, custom_names, shows_reasoning),
-                "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
-                "finish_reason": choice.end.reason.value,
-                **marked(choice.end),
-            }
-            for index, choice in enumerate(answer.choices)
-        ],
-        "usage": usage_object(answer.usage),
-    }
-
-
 def _message(choice: WholeChoice, custom_names: Collection[str], shows_reasoning: bool) -> dict[str, Any]:
     calls = [_call(call, call.name in custom_names) for call in choice.tool_calls]
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if shows_reasoning and choice.reasoning:
         message["reasoning_content"] = choice.reasoning
-    if calls:
-        # As in OpenAI's API: a message with only tool calls has no content.
-        message |= {"content": choice.text or None, "tool_calls": calls}
-    return message
+    # As in OpenAI's API: a message with only tool calls has no content.
+    return message | {"content": choice.text or None, "tool_calls": calls} if calls else message
 
 
 def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:
@@ -135,15 +99,23 @@ def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:
 
 
 class ChunkStream:
-    """The chunks of a chat completion or a completion: what stands around each, and how they end."""
+    """A chat completion or a completion, whole or in chunks: what stands around each, and how they end."""
 
-    def __init__(self, kind: str, public_id: str, created: int, model: str, include_usage: bool) -> None:
-        head = {"id": public_id, "object": kind, "created": created, "model": model}
+    kind: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    """What a chunk's kind has more."""
+
+    def __init__(self, public_id: str, created: int, model: str, include_usage: bool) -> None:
+        self._object = {"id": public_id, "object": self.kind, "created": created, "model": model}
+        head = {**self._object, "object": self.kind + self.suffix}
         self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
         # With include_usage every chunk but the last carries `"usage": null`, says the API reference.
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._include_usage = include_usage
         self._ended: set[int] = set()
+
+    def _whole(self, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        return {**self._object, "choices": choices, "usage": usage_object(usage)}
 
     def meter(self, usage: Usage) -> None:
         self._tail = b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n"
@@ -169,24 +141,41 @@ class ChunkStream:
 
 
 class ChunkEncoder(ChunkStream):
-    """Encodes one chat's chunks as bytes ready for the wire."""
+    """Encodes one chat's answer, whole or as chunks that are bytes ready for the wire."""
+
+    kind = "chat.completion"
+    suffix = ".chunk"
 
     def __init__(
         self,
         public_id: str,
         created: int,
         model: str,
-        include_usage: bool,
+        include_usage: bool = False,
         custom_names: Collection[str] = (),
         *,
         shows_reasoning: bool = True,
     ) -> None:
-        super().__init__("chat.completion.chunk", public_id, created, model, include_usage)
+        """`custom_names`: the tools that are called with one text."""
+        super().__init__(public_id, created, model, include_usage)
         self._custom_names = custom_names
         self._shows_reasoning = shows_reasoning
         self._texts: dict[int, tuple[int, InputText]] = {}
         """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
         self._started: set[int] = set()
+
+    def whole(self, answer: WholeAnswer, *, logprobs: bool = False) -> dict[str, Any]:
+        choices = [
+            {
+                "index": index,
+                "message": _message(choice, self._custom_names, self._shows_reasoning),
+                "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
+                "finish_reason": choice.end.reason.value,
+                **marked(choice.end),
+            }
+            for index, choice in enumerate(answer.choices)
+        ]
+        return self._whole(choices, answer.usage)
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if choice in self._started:

@@ -223,24 +223,6 @@ class ToolCall(Body):
         return {**whose, "type": "function", "function": called}
 
 
-class PredictedPart(Body):
-    type: Literal["text"]
-    text: str
-
-
-class Prediction(Body):
-    """What the client expects of the answer: an edited file, most of which stays."""
-
-    bulk = ("content",)
-
-    type: Literal["content"]
-    content: Annotated[Listed[PredictedPart], BeforeValidator(in_parts)]
-
-    @property
-    def text(self) -> str:
-        return "".join([part.text for part in self.content])
-
-
 _OF_HISTORY = "it tells of the conversation, and chat templates have no field for it"
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 _REASONING_ID = "rs_"

@@ -15,9 +15,9 @@ from api.answers.openapi import STREAMED
 from api.answers.whole_answer import whole_answer
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
-from api.dialects.openai.encode import ChunkEncoder, completion_object
+from api.dialects.openai.encode import ChunkEncoder
 from api.dialects.openai.schema import ChatCompletionRequest, StreamOptions
-from api.dialects.openai.thinking import budget_field_of, name_unkept_budget
+from api.dialects.openai.thinking import name_unkept_budget
 from api.served_models import ServedModels
 
 
@@ -33,32 +33,14 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         custom_names, shows_reasoning = body.custom_names, body.shows_reasoning
         decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
         requests = [await work.decode(body, decode)]
-        name_unkept_budget(served.scheduler, requests, http.scope, budget_field_of(body))
-        public_id, created = requests[0].public_id, int(time.time())
+        name_unkept_budget(served.scheduler, requests, http.scope, body)
+        options = body.stream_options or StreamOptions()
+        ours = (requests[0].public_id, int(time.time()), served.name, options.include_usage)
+        encoder = ChunkEncoder(*ours, custom_names, shows_reasoning=shows_reasoning)
         if not body.stream:
             answer = await whole_answer(served.scheduler, requests, scope=http.scope)
-            return work.response(
-                completion_object(
-                    public_id,
-                    created,
-                    served.name,
-                    answer,
-                    logprobs=bool(body.logprobs),
-                    custom_names=custom_names,
-                    shows_reasoning=shows_reasoning,
-                )
-            )
-        options = body.stream_options or StreamOptions()
-        include_usage = options.include_usage
-        encoder = ChunkEncoder(
-            public_id,
-            created,
-            served.name,
-            include_usage,
-            custom_names,
-            shows_reasoning=shows_reasoning,
-        )
-        meter = encoder.meter if include_usage and options.continuous_usage_stats else None
+            return work.response(encoder.whole(answer, logprobs=bool(body.logprobs)))
+        meter = encoder.meter if options.include_usage and options.continuous_usage_stats else None
         return EventStream(served.scheduler, requests, encoder, keep_alive_seconds, meter)
 
     @router.get("/v1/models")

@@ -10,14 +10,12 @@ from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, WithoutEffect
 from api.bodies.sampling_values import SamplingFields
-from api.dialects.openai.messages import ChatMessage, Prediction
+from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
-from api.dialects.spellings import BoundFields, SpelledFields
+from api.dialects.spellings import BoundFields
 from scheduler.request import (
-    MAX_PREDICTION_CHARACTERS,
-    MAX_PREDICTION_TOKENS,
     MAX_TOP_LOGPROBS,
     PRIORITIES,
 )
@@ -28,14 +26,11 @@ MAX_BIASES = 1024
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
-_BOOKKEEPING = "used only for the provider's own accounting"
+BOOKKEEPING = "for the provider's accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
-NO_PADDING = "the server does not pad stream events"
-_PREDICTION = Partly(
-    "it saves time and changes no token; it is cut"
-    f" after {MAX_PREDICTION_TOKENS:,} tokens or {MAX_PREDICTION_CHARACTERS:,} characters"
-)
-MAX_SALT_CHARACTERS = 256
+NO_PADDING = "stream events are not padded"
+_PREDICTION = WithoutEffect("drafts are the prompt's", named_unless=())
+_MAX_SALT_CHARACTERS = 256
 
 
 class StreamOptions(Body):
@@ -72,7 +67,17 @@ class RepetitionDetection(Body):
         return self
 
 
-class DecodingFields(SpelledFields, SamplingFields):
+class QueueFields(Body):
+    """How a request waits, and with whom it shares prefixes, by vLLM's names."""
+
+    # vLLM's sign, too: lower is served first. Few bands, so that aging brings each to the top in time.
+    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=_MAX_SALT_CHARACTERS)
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    user: Annotated[str | None, WithoutEffect(BOOKKEEPING)] = None
+
+
+class DecodingFields(BoundFields, StructuredFields, SamplingFields, QueueFields):
     """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking."""
 
     logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], AtMost(MAX_BIASES)] | None = (
@@ -84,17 +89,14 @@ class DecodingFields(SpelledFields, SamplingFields):
     ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
     repetition_detection: RepetitionDetection | None = None
-    # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
-    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
-    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
 
-class AccountFields(Body):
-    """What is for the provider's accounting and caches, in chat completions and responses."""
+class ChatFields(ThinkingFields):
+    """What chats have in common, in chat completions and responses."""
 
-    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    tool_choice: Annotated[Choice | None, CHOICE] = None
+    parallel_tool_calls: StrictBool | None = None
+    safety_identifier: Annotated[str | None, WithoutEffect(BOOKKEEPING)] = None
     service_tier: Annotated[
         Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
     ] = None
@@ -105,15 +107,13 @@ class AccountFields(Body):
     prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION, named_unless=())] = None
 
 
-class CompletionFields(BoundFields, StructuredFields, DecodingFields):
+class CompletionFields(DecodingFields):
     """What chat completions and completions have in common."""
 
     model: str | None = None
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-
-    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
 
     @model_validator(mode="after")
     def _streams_what_has_options(self) -> CompletionFields:
@@ -122,7 +122,7 @@ class CompletionFields(BoundFields, StructuredFields, DecodingFields):
         return self
 
 
-class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
+class ChatCompletionRequest(ChatFields, CompletionFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")
@@ -136,18 +136,16 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
             "functions and custom tools; the server runs no tools of its own, and names those it leaves out"
         ),
     ] = None
-    tool_choice: Annotated[Choice | None, CHOICE] = None
-    parallel_tool_calls: StrictBool | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
-    prediction: Annotated[Prediction | None, _PREDICTION] = None
+    prediction: Annotated[Any, BeforeValidator(lambda given: None), _PREDICTION] = None
 
     # OpenRouter's and vLLM's.
     include_reasoning: StrictBool = True
     store: Annotated[
         StrictBool | None, WithoutEffect("the server stores no chat completions", named_unless=(False,))
     ] = None
-    metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
+    metadata: Annotated[JsonObject | None, WithoutEffect(BOOKKEEPING)] = None
     verbosity: Annotated[str | None, NO_VERBOSITY] = None
 
     @property
@@ -165,11 +163,6 @@ class ChatCompletionRequest(AccountFields, ThinkingFields, CompletionFields):
     def custom_names(self) -> frozenset[str]:
         """Return the names of the tools that are called with one text."""
         return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
-
-    def release(self) -> None:
-        super().release()
-        if self.prediction is not None:
-            self.prediction.release()
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:

@@ -91,18 +91,16 @@ def reasoning_of(body: ThinkingFields) -> Reasoning:
     return Reasoning(enabled=enabled, effort=None if effort is None else effort.value)
 
 
-def budget_field_of(body: ThinkingFields) -> str:
-    """Return the path of the field that names the budget, or "" if none does."""
-    budget = THINKING_BUDGET.asked_by(body)
-    return "" if budget is None else budget.path
-
-
 def name_unkept_budget(
-    scheduler: Scheduler, requests: list[GenerationRequest], scope: MutableMapping[str, Any], field: str
+    scheduler: Scheduler,
+    requests: list[GenerationRequest],
+    scope: MutableMapping[str, Any],
+    body: SpelledFields,
 ) -> None:
-    """If a request's own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP request,
+    """If a request's own budget has no effect, its field joins the ignored ones of `scope`'s HTTP request,
     and the log line names it. It is not refused: Claude Code sends one to every model."""
+    budget = THINKING_BUDGET.asked_by(body)
     for number, request in enumerate(requests):
-        if not scheduler.preparation.thinking.keeps(request):
-            origin = replace(request.origin, ignored_fields=ignore(scope, field))
+        if budget is not None and not scheduler.preparation.thinking.keeps(request):
+            origin = replace(request.origin, ignored_fields=ignore(scope, budget.path))
             requests[number] = replace(request, origin=origin)

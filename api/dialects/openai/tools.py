@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, mod
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, unsupported
 from api.dialects.foreign import name_unread
-from api.dialects.openai.custom_tools import InputFormat, as_function
+from api.dialects.openai.structured import MAX_GRAMMAR_CHARACTERS
 from scheduler.errors import InvalidRequest
 from scheduler.request import Tool, ToolChoice
+from scheduler.structure import Pattern, Rules
 
 MAX_TOOLS = 1024
 
@@ -68,13 +69,62 @@ class FunctionTool(_Members):
         return Tool(given.name or "", given.description or "", parameters, strict, exact)
 
 
+_ONE_TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "the text, as it is"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class GrammarFormat(Body):
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: str = Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)
+
+
+def _flat(value: Any) -> Any:
+    """Chat completions nest what responses do not; both forms are accepted."""
+    if isinstance(value, dict) and isinstance(inner := value.get("grammar"), dict):
+        return {**{name: given for name, given in value.items() if name != "grammar"}, **inner}
+    return value
+
+
+InputFormat: TypeAlias = Annotated[
+    Annotated[TextFormat | GrammarFormat, Discriminator("type")],
+    BeforeValidator(_flat, json_schema_input_type=dict[str, Any]),
+]
+
+
+def _as_function(name: str, description: str | None, asked: InputFormat | None, place: str) -> Tool:
+    """Return a custom tool as a function with one text, `input`. `place`: the path of its format."""
+    if not isinstance(asked, GrammarFormat):
+        return Tool(name, description or "", _ONE_TEXT, place=place)
+    exact = f"{place}.definition"
+    is_lark = asked.syntax == "lark"
+    what = "Lark grammar" if is_lark else "regular expression"
+    rule = f"`input` matches this {what}:\n{asked.definition}"
+    return Tool(
+        name,
+        "\n\n".join(filter(None, (description, rule))),
+        _ONE_TEXT,
+        strict=True,
+        place=exact,
+        text=Rules(asked.definition, exact) if is_lark else Pattern(asked.definition, exact),
+    )
+
+
 class CustomDefinition(Body):
     name: _Name
     description: str | None = None
     format: InputFormat | None = None
 
     def neutral(self, place: str) -> Tool:
-        return as_function(self.name, self.description, self.format, f"{place}.format")
+        return _as_function(self.name, self.description, self.format, f"{place}.format")
 
 
 class CustomTool(Body):
@@ -181,7 +231,7 @@ class Chosen:
 def chosen(
     choice: str | NamedTool | AllowedTools | None,
     tools: Sequence[Tool],
-    offered_name: Callable[[str], str] = lambda name: name,
+    offered_name: Callable[[str], str],
 ) -> Chosen:
     """`offered_name`: the prompt's name for a client's. Raise InvalidRequest for an allowed tool that is not
     there."""

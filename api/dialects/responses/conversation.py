@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.dialects.openai.messages import not_json, spoken
 from api.dialects.responses.items import (
     AddedTools,
     Call,
-    Compaction,
-    CompactionTrigger,
     InputItem,
     ItemReference,
     Message,
@@ -55,7 +53,6 @@ class _Turn:
         self._thoughts, self._text, self._calls = [], [], []
 
 
-_SUMMARY = "Summary of the conversation before this:"
 Find = Callable[[str], InputItem]
 """Returns the stored item with an id."""
 
@@ -83,9 +80,7 @@ def input_messages(items: Iterable[InputItem], find: Find) -> Iterator[TemplateM
                 yield _result(call_id, joined_text(output))
             case Remark(line=line):
                 turn.say(line)
-            case Compaction():
-                turn.say(f"{_SUMMARY}\n{item.summary}" if item.summary else "")
-            case AddedTools() | CompactionTrigger():
+            case AddedTools():
                 pass
             case ItemReference():
                 raise AssertionError("a stored item refers to no other")

@@ -1,48 +1,84 @@
-"""Decode an OpenAI responses body into a `GenerationRequest`."""
+"""Decode an OpenAI responses body into a `GenerationRequest`, and what is kept of it for its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from api.access.identity import ANYBODY, Caller
-from api.dialects.openai.decode import common
-from api.dialects.openai.structured import structure
-from api.dialects.openai.thinking import reasoning_of
-from api.dialects.openai.tools import chosen
-from api.dialects.responses.conversation import with_instructions
+from api.answers.answer_blocks import Block
+from api.dialects.openai.decode import chat_prompt, common
+from api.dialects.responses.conversation import input_messages, output_messages, with_instructions
+from api.dialects.responses.envelope import Envelope, Status
+from api.dialects.responses.items import AddedTools, Result
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.responses.store import new_id
-from api.dialects.responses.tools import Offered
-from api.dialects.spellings import THINKING_BUDGET, token_bound_of
+from api.dialects.responses.store import Referred, ResponseStore, Stored, Turn, encoded, messages_json, new_id
+from api.dialects.responses.tools import offered, offered_name, readable_tools, sent
 from api.options.model_defaults import NEUTRAL, Defaults
-from scheduler.request import ChatPrompt, GenerationRequest, Message
+from scheduler.errors import InvalidRequest
+from scheduler.request import PRIORITIES, GenerationRequest
 
 
-def generation_request(
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A decoded body."""
+
+    requests: list[GenerationRequest]
+    """One, until the scheduler has it."""
+    envelope: Envelope
+    before: Stored | None
+    """What the response continues in the store."""
+    since: Turn
+    """What the client sent since then."""
+    is_kept: bool
+
+    def remember(
+        self, store: ResponseStore, tenant: str, status: Status, body_json: bytes, blocks: list[Block]
+    ) -> None:
+        """Store the response if it is wanted."""
+        if self.is_kept:
+            answer = Turn(messages_json(list(output_messages(blocks))))
+            public_id, background = self.envelope.public_id, self.envelope.background
+            store.put(tenant, public_id, body_json, self.before, self.since, answer, background=background)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how much the answer keeps of its body, and of what it continues: the store may lose that."""
+        before = 0 if self.before is None else self.before.charged_bytes
+        return before + self.envelope.bytes + sum(map(len, self.since.texts))
+
+
+def decoded(
     body: CreateResponse,
-    messages: Sequence[Message],
-    offered: Offered,
+    before: Stored | None,
+    referred: Referred,
+    model: str = "",
     defaults: Defaults = NEUTRAL,
     caller: Caller = ANYBODY,
     adapter: str = "",
-) -> GenerationRequest:
-    """Decode the body. `messages` are the whole conversation, `offered` its tools; `defaults` of the model's
-    name apply to what the body omits."""
-    tools = chosen(body.tool_choice, offered.tools, offered.chosen)
-    return GenerationRequest(
+) -> Asked:
+    """Decode the body. `before` is the conversation that it continues; `defaults` of the model's name apply
+    to what it omits."""
+    since = list(input_messages(body.input, referred.find))
+    messages = [*(before.messages() if before else ()), *since]
+    if not messages:
+        raise InvalidRequest("input: the conversation is empty: send input", param="input")
+    added = [tool for item in body.input if isinstance(item, AddedTools | Result) for tool in item.tools]
+    earlier = map(readable_tools, before.added() if before else ())
+    by_name = offered(body.tools, [*earlier, added])
+    tools = [offer.tool for offer in by_name.values()]
+    whole = with_instructions(body.instructions, messages)
+    request = GenerationRequest(
         public_id=new_id(),
-        prompt=ChatPrompt(
-            messages=with_instructions(body.instructions, messages),
-            tools=tools.tools,
-            tool_choice=tools.mode,
-            only_tool=tools.only,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            template_options=dict(body.chat_template_kwargs or {}),
-            reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
-        ),
-        max_tokens=token_bound_of(body),
-        thinking_tokens=THINKING_BUDGET.value_of(body),
-        structure=structure(body),
+        prompt=chat_prompt(body, whole, tools, defaults, partial(offered_name, by_name)),
         top_logprobs=body.wanted_logprobs,
         **common(body, defaults, caller, adapter),
     )
+    if body.background and "priority" not in body.model_fields_set:
+        request = replace(request, priority=PRIORITIES[-1])
+    turn = Turn(b"")
+    if body.remembers:
+        turn = Turn(messages_json(since), encoded([sent(tool) for tool in added]) if added else b"")
+    called = {name: offer.called for name, offer in by_name.items()}
+    envelope = Envelope.of(body, request.public_id, model, request.sampling, called)
+    return Asked([request], envelope, before, turn, body.remembers)

@@ -10,11 +10,11 @@ from typing import Any, TypeGuard, assert_never
 import msgspec
 
 from api.answers import sse
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step
 from api.answers.errors import ApiError
 from api.answers.event_stream import Frame
 from api.answers.input_text import InputText, input_text
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import json_pieces, json_text
 from api.dialects.openai.encode import logprobs_list, marked
 from api.dialects.responses.envelope import Envelope, ItemStatus, Status, named, part, status_of, summary_part
@@ -110,7 +110,7 @@ class ResponseEncoder:
         return added + self._event("response.content_part.added", fields)
 
     def _is_summary(self, block: Block) -> TypeGuard[ReasoningBlock]:
-        return isinstance(block, ReasoningBlock) and self._envelope.echo.summarizes
+        return isinstance(block, ReasoningBlock) and self._envelope.summarizes
 
     def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         """Frame a delta from a template, because there is one for each piece."""

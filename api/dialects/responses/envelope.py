@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from api.answers.answer_blocks import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.answers.errors import ApiError
 from api.answers.input_text import input_text
-from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool
@@ -34,24 +34,35 @@ _json = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
-    """What a response repeats from its body."""
+class Envelope:
+    """What stays the same while the answer grows."""
 
-    fields: Mapping[str, msgspec.Raw]
-    """JSON text by the name of its field."""
-    called: Mapping[str, Called]
+    public_id: str
+    created_at: int
+    model: str
+    background: bool
+    echo: Mapping[str, msgspec.Raw]
+    """What it repeats from its body: JSON text by the name of its field."""
+    by_name: Mapping[str, Called]
     """How the client knows each tool, by the model's name of it."""
-    shows_reasoning: bool = False
-    summarizes: bool = False
+    shows_reasoning: bool
+    summarizes: bool
     """Whether reasoning is given as its own summary."""
 
     @property
     def bytes(self) -> int:
-        return sum(memoryview(text).nbytes for text in self.fields.values())
+        return sum(memoryview(text).nbytes for text in self.echo.values())
 
     @classmethod
-    def of(cls, body: CreateResponse, sampling: Sampling, called: Mapping[str, Called]) -> Echo:
-        """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults
+    def of(
+        cls,
+        body: CreateResponse,
+        public_id: str,
+        model: str,
+        sampling: Sampling,
+        called: Mapping[str, Called],
+    ) -> Envelope:
+        """Make it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults
         for what the body omits."""
         reasoning = body.reasoning
         fields = {
@@ -73,21 +84,9 @@ class Echo:
             "top_p": sampling.top_p,
             "user": body.user,
         }
-        if body.conversation is not None:
-            fields["conversation"] = {"id": body.conversation.id}
-        encoded = {name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}
-        return cls(encoded, called, body.shows_reasoning, body.summarizes)
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """The fields that stay constant while the answer grows."""
-
-    public_id: str
-    created_at: int
-    model: str
-    echo: Echo
-    background: bool = False
+        echo = {name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}
+        ours = (public_id, int(time.time()), model, body.background is True)
+        return cls(*ours, echo, called, body.shows_reasoning, body.summarizes)
 
     def response(
         self,
@@ -111,7 +110,7 @@ class Envelope:
             "service_tier": "default",
             "truncation": "disabled",
             "usage": usage_object(usage) if over and usage is not None else None,
-            **self.echo.fields,
+            **self.echo,
         }
 
     def item(
@@ -127,8 +126,8 @@ class Envelope:
                 message = {"role": "assistant", "status": status, "content": content}
                 return {"id": item_id, "type": "message", **message}
             case ReasoningBlock():
-                summary = [summary_part(block)] if over and self.echo.summarizes else []
-                content = [part(block)] if over and self.echo.shows_reasoning else []
+                summary = [summary_part(block)] if over and self.summarizes else []
+                content = [part(block)] if over and self.shows_reasoning else []
                 thought = {"summary": summary, "content": content, "status": status}
                 own = sealed(block.text) if over else None
                 return {"id": item_id, "type": "reasoning", **thought, "encrypted_content": own}
@@ -155,7 +154,7 @@ class Envelope:
 
     def called(self, offered_name: str) -> Called:
         """Return how the client knows the tool that the model calls so."""
-        return self.echo.called.get(offered_name) or Called("function", offered_name)
+        return self.by_name.get(offered_name) or Called("function", offered_name)
 
     def item_id(self, index: int, block: Block) -> str:
         """Derive the item's id from the response's id and the item's index."""
@@ -188,14 +187,8 @@ _CALL_IDS: dict[CallKind, str] = {
 
 def named(called: Called) -> dict[str, str]:
     """Return the members that name a called tool."""
-    return (
-        {"name": called.name}
-        if called.namespace is None
-        else {
-            "namespace": called.namespace,
-            "name": called.name,
-        }
-    )
+    inside = {} if called.namespace is None else {"namespace": called.namespace}
+    return {**inside, "name": called.name}
 
 
 def _error_object(error: ApiError) -> dict[str, str]:
@@ -213,14 +206,10 @@ LogprobsJson: TypeAlias = JsonList | msgspec.Raw
 
 
 def part(block: TextBlock | ReasoningBlock, logprobs: LogprobsJson | None = None) -> dict[str, Any]:
-    if isinstance(block, TextBlock):
-        return {
-            "type": "output_text",
-            "text": block.text,
-            "annotations": [],
-            "logprobs": logprobs_list(block.logprobs) if logprobs is None else logprobs,
-        }
-    return {"type": "reasoning_text", "text": block.text}
+    if isinstance(block, ReasoningBlock):
+        return {"type": "reasoning_text", "text": block.text}
+    given = logprobs_list(block.logprobs) if logprobs is None else logprobs
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": given}
 
 
 def summary_part(block: ReasoningBlock) -> dict[str, Any]:

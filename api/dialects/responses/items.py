@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
 from api.dialects.foreign import line, name_unread, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
@@ -187,26 +187,6 @@ class AddedTools(Body):
         return {"tools": value.get("tools")} if isinstance(value, dict) else value
 
 
-class Compaction(Body):
-    """What stands for the conversation before it. Of another provider's nothing can be read."""
-
-    type: Any = None
-    encrypted_content: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_any_type(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        if sealed_text(content := value.get("encrypted_content")) is None:
-            name_unread(value, value.get("type"))
-        return {"encrypted_content": content}
-
-    @property
-    def summary(self) -> str:
-        return sealed_text(self.encrypted_content) or ""
-
-
 _OURS = "penstock:"
 
 
@@ -215,19 +195,9 @@ def sealed(text: str) -> str:
     return _OURS + text
 
 
-def compaction_item(item_id: str, summary: str) -> dict[str, str]:
-    return {"id": item_id, "type": "compaction", "encrypted_content": sealed(summary)}
-
-
 def sealed_text(content: Any) -> str | None:
     """Return the text in `encrypted_content` that a server like this one made."""
     return content.removeprefix(_OURS) if isinstance(content, str) and content.startswith(_OURS) else None
-
-
-class CompactionTrigger(Body):
-    """Asks for a compaction in place of an answer."""
-
-    type: Any = None
 
 
 class ReasoningItem(_Item):
@@ -259,6 +229,8 @@ class Remark(Body):
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        if value.get("type") == "compaction_trigger":
+            raise unsupported("the server summarizes no conversations: ask for a summary, and send that")
         name_unread(value, value.get("type"))
         return {"line": line(value)}
 
@@ -272,10 +244,8 @@ def _kind(value: Any) -> str:
         if value.get("role") is not None:
             return "message"
         return "item_reference" if value.keys() <= {"type", "id"} and "id" in value else "other"
-    if kind in ("message", "function_call", "reasoning", "item_reference", "compaction", *_OF_REQUESTS):
+    if kind in ("message", "function_call", "reasoning", "item_reference", "additional_tools"):
         return str(kind)
-    if kind in ("compaction_summary", "context_compaction"):
-        return "compaction"
     if not isinstance(kind, str):
         return "other"
     if kind.endswith("_call"):
@@ -286,19 +256,7 @@ def _kind(value: Any) -> str:
     return "message" if value.get("role") is not None and value.get("content") is not None else "other"
 
 
-_OF_REQUESTS = ("additional_tools", "compaction_trigger")
-"""Types of items that say something about the answer."""
-InputItem: TypeAlias = (
-    Message
-    | Call
-    | Result
-    | ReasoningItem
-    | ItemReference
-    | AddedTools
-    | Compaction
-    | CompactionTrigger
-    | Remark
-)
+InputItem: TypeAlias = Message | Call | Result | ReasoningItem | ItemReference | AddedTools | Remark
 TaggedItem = Annotated[
     Annotated[Message, Tag("message")]
     | Annotated[Call, Tag("function_call")]
@@ -306,8 +264,6 @@ TaggedItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[AddedTools, Tag("additional_tools")]
-    | Annotated[Compaction, Tag("compaction")]
-    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[Remark, Tag("other")],
     Discriminator(_kind),
 ]

@@ -1,18 +1,17 @@
-"""Responses that are being made, which other requests may cancel: streams, and those in the background. A
-conversation has one at a time."""
+"""Responses that are being made, which other requests may cancel: streams, and those in the background."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from contextlib import contextmanager
+from typing import Any
 
 import structlog
 import trio
 from starlette.types import Message, Receive, Scope, Send
 
-from api.answers.errors import INTERNAL, ApiError, ApiFailure
+from api.answers.errors import INTERNAL
 from api.answers.event_stream import EventStream
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.body import charge_body
@@ -28,8 +27,6 @@ _log = structlog.get_logger("responses")
 MAX_BACKGROUND = 64
 """Responses of one tenant that wait or are made in the background: their clients hold no connections, and
 what their bodies are charged ends with the requests that began them."""
-Hold: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Holds the conversation of a response while that is made."""
 
 
 class RunningResponses:
@@ -37,8 +34,6 @@ class RunningResponses:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], StoppableStream] = {}
-        self._held: set[tuple[str, str]] = set()
-        """The conversations that have a response, by tenant."""
         self._nursery: trio.Nursery | None = None
         self._in_background: Counter[str] = Counter()
         self._background_bytes: Counter[str] = Counter()
@@ -82,19 +77,6 @@ class RunningResponses:
         finally:
             del self._running[tenant, response_id]
 
-    @contextmanager
-    def holding(self, tenant: str, conversation_id: str, is_as_read: Callable[[], bool]) -> Iterator[None]:
-        """Hold a conversation, so that no other response misses this one's items. `is_as_read`: whether it
-        has nothing else than this response goes on from. Raise ApiFailure if it has, or is held."""
-        key = (tenant, conversation_id)
-        if key in self._held or not is_as_read():
-            raise ApiFailure(_LOCKED)
-        self._held.add(key)
-        try:
-            yield
-        finally:
-            self._held.discard(key)
-
     def get(self, tenant: str, response_id: str) -> StoppableStream | None:
         return self._running.get((tenant, response_id))
 
@@ -107,7 +89,6 @@ class StoppableStream(EventStream):
         encoder: ResponseEncoder,
         keep_alive_seconds: float,
         running: RunningResponses,
-        hold: Hold = nullcontext,
         log: EventLog | None = None,
         kept_bytes: int = 0,
     ) -> None:
@@ -115,7 +96,6 @@ class StoppableStream(EventStream):
         super().__init__(scheduler, requests, encoder, keep_alive_seconds, kept_bytes=kept_bytes)
         self._responses = encoder
         self._running = running
-        self._hold = hold
         self.log = log
         self.tenant = requests[0].tenant
         self._key = (self.tenant, requests[0].public_id)
@@ -128,7 +108,7 @@ class StoppableStream(EventStream):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
         try:
-            with self._hold(), self._running.entered(*self._key, self):
+            with self._running.entered(*self._key, self):
                 await super().__call__(scope, receive, send)
         finally:
             self._over.set()
@@ -189,13 +169,3 @@ class StoppableStream(EventStream):
 async def _nothing() -> Message:
     await trio.sleep_forever()
     raise AssertionError
-
-
-_LOCKED = ApiError(
-    400,
-    "invalid_request_error",
-    "conversation_locked",
-    "Another response is being made in this conversation, or has just changed it: try again when it is over.",
-    "conversation",
-)
-"""OpenAI's status and code, after which its clients try again."""

@@ -1,37 +1,38 @@
-"""The stored responses and conversations: in memory and bounded. The tenant that holds most loses first, in
-order of last use."""
+"""The stored responses, in memory and bounded, and their items, to which an input refers. The tenant that
+holds most loses first, in order of last use."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+from pydantic import TypeAdapter
 
+from api.answers.errors import ApiFailure, refused
 from api.dialects.responses.event_log import EventLog
+from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
 from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
 _json = msgspec.json.Encoder()
-Kind = Literal["resp", "conv"]
-"""How the ids of responses and of conversations begin."""
 _ID_BYTES = 24
-_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _ID_BYTES}}})i?[0-9]{{4,}}")
-"""An item's id, as `Envelope.item_id` and `input_items.listed` make it."""
+_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _ID_BYTES}}})[0-9]{{4,}}")
+"""An item's id, as `Envelope.item_id` makes it."""
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 64
 """The interpreter's overhead for a response, and for each of its texts."""
 
 
-def new_id(kind: Kind = "resp") -> str:
-    return f"{kind}_{secrets.token_hex(_ID_BYTES)}"
+def new_id() -> str:
+    return f"resp_{secrets.token_hex(_ID_BYTES)}"
 
 
-def response_of(item_id: str) -> str:
+def _response_of(item_id: str) -> str:
     """Return the id of the response that would have the item, or an empty string."""
     return "" if (found := _ITEM.fullmatch(item_id)) is None else f"resp_{found[1]}"
 
@@ -42,36 +43,31 @@ class Turn:
 
     messages_json: bytes
     """Its messages for chat templates, as `messages_json` makes them."""
-    items_json: bytes = b"[]"
-    """Its items as clients know them: a list, or the response whose output they are."""
-    owner: str = ""
-    """The id of the response that it is of; of items that a client added one whose end is in theirs."""
     added_json: bytes = b""
-    """Those of its items that add tools, or nothing."""
+    """The tools that its items add, or nothing."""
 
     @property
     def texts(self) -> tuple[bytes, ...]:
-        return (self.messages_json, self.items_json, self.added_json)
+        return (self.messages_json, self.added_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A response with the conversation up to it, or a conversation by itself. It is kept as JSON text: as
-    objects, short messages take ten times their text, and the store's bound would not bound memory."""
+    """A response with the conversation up to it. It is kept as JSON text: as objects, short messages take ten
+    times their text, and the store's bound would not bound memory."""
 
     body_json: bytes
-    """The response, or the conversation's object, as its client got it."""
+    """The response as its client got it."""
     turns: tuple[Turn, ...]
-    """The conversation, of a response up to and including its answer, without instructions. What is stored
-    before and after shares them."""
+    """The conversation up to and including its answer, without instructions. What is stored before and after
+    shares them."""
     charged_bytes: int
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
     bytes: int = 0
     """Those of the conversation: its JSON text, and what the interpreter takes for it."""
     background: bool = False
-    is_kept: bool = False
-    """Whether a client asked to have it kept: a conversation, or a response in the background."""
+    """Whether it was made in the background: its client may not have it yet."""
     events: EventLog | None = None
     """The events of a response that was streamed in the background."""
 
@@ -79,11 +75,9 @@ class Stored:
         """Return decoded messages; 100 MB take a second."""
         return [message for turn in self.turns for message in msgspec.json.decode(turn.messages_json)]
 
-    def added(self) -> list[dict[str, Any]]:
-        """Return the items that add tools to the conversation."""
-        return [
-            item for turn in self.turns if turn.added_json for item in msgspec.json.decode(turn.added_json)
-        ]
+    def added(self) -> list[list[Any]]:
+        """Return the tools that items of each turn add to the conversation."""
+        return [msgspec.json.decode(turn.added_json) for turn in self.turns if turn.added_json]
 
 
 def messages_json(messages: Sequence[Message]) -> bytes:
@@ -128,47 +122,58 @@ class ResponseStore:
     def put(
         self,
         tenant: str,
-        stored_id: str,
+        response_id: str,
         body_json: bytes,
         before: Stored | None,
         *since: Turn,
         background: bool = False,
         events: EventLog | None = None,
-    ) -> bool:
-        """Store a response or a conversation, given as its JSON text, in the place of what has its id.
-        `before` is what it continues, `since` what came after that. Return False, and change nothing, if it
-        is larger than the whole store."""
+    ) -> None:
+        """Store a response, given as its JSON text, in the place of what has its id, unless it is larger than
+        the whole store. `before` is what it continues, `since` what came after that."""
         turns = (*(() if before is None else before.turns), *since)
         size = 0 if before is None else before.bytes
         size += sum(len(text) + _TEXT_BYTES for turn in since for text in turn.texts if text)
-        # An answer's turn has the response's own text.
-        is_shared = bool(turns) and turns[-1].items_json is body_json
-        charged = _ENTRY_BYTES + size + (0 if is_shared else len(body_json) + _TEXT_BYTES)
+        charged = _ENTRY_BYTES + size + len(body_json) + _TEXT_BYTES
         charged += 0 if events is None else events.bytes
-        kept = background or stored_id.startswith("conv_")
-        stored = Stored(body_json, turns, charged, size, background, kept, events)
-        fits = self.keeps and charged <= self._max_bytes
-        if fits:
-            self.delete(tenant, stored_id)
-            self._stored[tenant, stored_id] = stored
+        stored = Stored(body_json, turns, charged, size, background, events)
+        if self.keeps and charged <= self._max_bytes:
+            self.delete(tenant, response_id)
+            self._stored[tenant, response_id] = stored
             self._charge(tenant, 1, charged)
             self._evict()
-        return fits
 
-    def keep_events(self, tenant: str, response_id: str, events: EventLog) -> None:
-        """Keep a stored response's events with it, if they fit."""
-        if (found := self.get(tenant, response_id)) is not None:
+    def keep_events(self, tenant: str, response_id: str, events: EventLog | None) -> None:
+        """Keep a stored response's events with it, if there are any and they fit."""
+        found = None if events is None or events.is_lost else self.get(tenant, response_id)
+        if found is not None:
             self.put(tenant, response_id, found.body_json, found, background=True, events=events)
 
-    def get(self, tenant: str, stored_id: str) -> Stored | None:
-        key = (tenant, stored_id)
+    def get(self, tenant: str, response_id: str) -> Stored | None:
+        key = (tenant, response_id)
         if (found := self._stored.get(key)) is not None:
             self._stored.move_to_end(key)
         return found
 
-    def delete(self, tenant: str, stored_id: str) -> bool:
+    def found(self, tenant: str, response_id: str) -> Stored:
+        """Raise ApiFailure if it is not there."""
+        if (stored := self.get(tenant, response_id)) is None:
+            message = f"Response with id {response_id!r} not found."
+            raise refused(message, code="response_not_found", status=404)
+        return stored
+
+    def continued(self, tenant: str, response_id: str | None) -> Stored | None:
+        """Return what a new response continues. Raise ApiFailure if it is not there."""
+        if response_id is None:
+            return None
+        if (stored := self.get(tenant, response_id)) is None:
+            message = f"Previous response with id {response_id!r} not found."
+            raise refused(message, "previous_response_id", "previous_response_not_found")
+        return stored
+
+    def delete(self, tenant: str, response_id: str) -> bool:
         """Return whether it was there. What continued it keeps its messages."""
-        found = self._stored.pop((tenant, stored_id), None)
+        found = self._stored.pop((tenant, response_id), None)
         if found is not None:
             self._charge(tenant, -1, -found.charged_bytes)
         return found is not None
@@ -184,10 +189,47 @@ class ResponseStore:
             held = self._counts if crowded else self._bytes
             tenant = max(held, key=held.__getitem__)
             of_tenant = [(key, stored) for key, stored in self._stored.items() if key[0] == tenant]
-            # What is stored by default goes before what somebody asked to be kept.
-            (_, stored_id), _ = min(of_tenant, key=lambda one: one[1].is_kept)
-            self.delete(tenant, stored_id)
+            # What is stored by default goes before what nobody may have fetched yet.
+            (_, response_id), _ = min(of_tenant, key=lambda one: one[1].background)
+            self.delete(tenant, response_id)
 
     @property
     def bytes(self) -> int:
         return self._bytes.total()
+
+
+class Referred:
+    """The stored items to which an input refers, by their ids."""
+
+    def __init__(self, store: ResponseStore, tenant: str, items: Iterable[InputItem]) -> None:
+        """Raise ApiFailure if the response of an item is not there."""
+        self._bodies: dict[str, bytes] = {}
+        """By the id of the response, which each of its items has in its own."""
+        self._items: dict[str, dict[str, Any]] | None = None
+        for item in items:
+            if isinstance(item, ItemReference):
+                response_id = _response_of(item.id)
+                if (stored := store.get(tenant, response_id)) is None:
+                    raise _no_item(item.id)
+                self._bodies[response_id] = stored.body_json
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self._bodies.values()))
+
+    def find(self, item_id: str) -> InputItem:
+        """Raise ApiFailure if it is not there."""
+        if self._items is None:
+            responses = [msgspec.json.decode(body) for body in self._bodies.values()]
+            self._items = {item["id"]: item for response in responses for item in response["output"]}
+        if (item := self._items.get(item_id)) is None:
+            raise _no_item(item_id)
+        return _item.validate_python(item)
+
+
+_item: TypeAdapter[InputItem] = TypeAdapter(TaggedItem)
+
+
+def _no_item(item_id: str) -> ApiFailure:
+    message = f"Item with id {item_id!r} not found: send the item itself."
+    return refused(message, "input", "item_not_found", 404)

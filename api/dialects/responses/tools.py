@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias, assert_never
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, assert_never
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 
@@ -83,7 +83,7 @@ class OwnTool(Body):
 
     def offer(self, place: str) -> Offer:
         kind = self.type
-        return Offer(Tool(kind, _DOES[kind], _PARAMETERS[kind], place=place), Called(kind, kind))
+        return Offer(Tool(kind, _OWN[kind].does, _OWN[kind].parameters, place=place), Called(kind, kind))
 
 
 _PATCHES = (
@@ -91,56 +91,60 @@ _PATCHES = (
     " (removed) or ' ' (unchanged), after a line '@@' that may name what they are in; for a new file all of"
     " its lines, begun by '+'. To delete a file, leave it out."
 )
-_DOES: dict[CallKind, str] = {
-    "local_shell": "Runs one command on the user's machine, and returns what it wrote.",
-    "shell": "Runs shell commands on the user's machine, and returns what they wrote.",
-    "apply_patch": _PATCHES,
-}
 _MILLISECONDS = {"type": "integer", "minimum": 1, "description": "milliseconds"}
-
-
-def _parameters(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-_PARAMETERS: dict[CallKind, dict[str, Any]] = {
-    "local_shell": _parameters(
+
+
+class _Own(NamedTuple):
+    does: str
+    required: tuple[str, ...]
+    properties: dict[str, Any]
+    unsent: dict[str, Any]
+    """What stands in an item until its call is over, and in one whose call cannot be read."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        fixed = {"required": list(self.required), "additionalProperties": False}
+        return {"type": "object", "properties": self.properties, **fixed}
+
+
+_OWN: dict[str, _Own] = {
+    "local_shell": _Own(
+        "Runs one command on the user's machine, and returns what it wrote.",
+        ("command",),
         {
             "command": {**_TEXTS, "description": "the program and its arguments"},
             "working_directory": {"type": "string"},
             "timeout_ms": _MILLISECONDS,
         },
-        "command",
+        {"type": "exec", "command": [], "env": {}},
     ),
-    "shell": _parameters(
+    "shell": _Own(
+        "Runs shell commands on the user's machine, and returns what they wrote.",
+        ("commands",),
         {
             "commands": {**_TEXTS, "description": "command lines, run in this order"},
             "timeout_ms": _MILLISECONDS,
             "max_output_length": {"type": "integer", "minimum": 1, "description": "characters"},
         },
-        "commands",
+        {"commands": []},
     ),
-    "apply_patch": _parameters(
+    "apply_patch": _Own(
+        _PATCHES,
+        ("type", "path"),
         {
             "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
             "path": {"type": "string"},
             "diff": {"type": "string"},
         },
-        "type",
-        "path",
+        {"type": "update_file", "path": "", "diff": ""},
     ),
 }
 
 
 def own_parameters(kind: str) -> Sequence[str]:
     """Return the names of the parameters of one of the API's own tools."""
-    return next((tuple(found["properties"]) for name, found in _PARAMETERS.items() if name == kind), ())
+    return tuple(_OWN[kind].properties) if kind in _OWN else ()
 
 
 class NamespaceTool(Body):
@@ -208,38 +212,21 @@ def offers(tools: Sequence[AnyTool] | None, place: str = "tools") -> list[Offer]
     return found
 
 
-@dataclass(frozen=True)
-class Offered:
-    """The tools of a prompt, by the model's names of them."""
+def offered(tools: Sequence[AnyTool] | None, added: Iterable[Sequence[AnyTool]] = ()) -> dict[str, Offer]:
+    """Return the tools of a prompt by the model's names of them. `added`: what items of the conversation
+    add; a later tool takes the place of an earlier one of its name. Raise InvalidRequest for too many."""
+    every = [*offers(tools), *(offer for one in added for offer in offers(one, "input.tools"))]
+    by_name = {offer.tool.name: offer for offer in every}
+    if len(by_name) > MAX_TOOLS:
+        raise InvalidRequest(f"tools: more than {MAX_TOOLS}, with those in input", param="tools")
+    return by_name
 
-    by_name: Mapping[str, Offer]
 
-    @classmethod
-    def of(cls, tools: Sequence[AnyTool] | None, added: Iterable[Sequence[AnyTool]] = ()) -> Offered:
-        """`added`: what items of the conversation add, in order; a later tool takes the place of an earlier
-        one of its name. Raise InvalidRequest for too many."""
-        every = [*offers(tools), *(offer for one in added for offer in offers(one, "input.tools"))]
-        by_name = {offer.tool.name: offer for offer in every}
-        if len(by_name) > MAX_TOOLS:
-            raise InvalidRequest(f"tools: more than {MAX_TOOLS}, with those in input", param="tools")
-        return cls(by_name)
-
-    @property
-    def tools(self) -> list[Tool]:
-        return [offer.tool for offer in self.by_name.values()]
-
-    @property
-    def called(self) -> dict[str, Called]:
-        """Return how the client knows each tool."""
-        return {name: offer.called for name, offer in self.by_name.items()}
-
-    def chosen(self, name: str) -> str:
-        """Return the prompt's name of the tool that the client calls `name`. Those of a namespace have names
-        of their own, which are enough if only one has it."""
-        if name in self.by_name:
-            return name
-        inner = [whole for whole, offer in self.by_name.items() if offer.called.name == name]
-        return inner[0] if len(inner) == 1 else name
+def offered_name(by_name: Mapping[str, Offer], name: str) -> str:
+    """Return the prompt's name of the tool that the client calls `name`. Those of a namespace have names of
+    their own, which are enough if only one has it."""
+    inner = [whole for whole, offer in by_name.items() if offer.called.name == name]
+    return inner[0] if name not in by_name and len(inner) == 1 else name
 
 
 def readable_tools(value: Any) -> list[AnyTool]:
@@ -286,22 +273,14 @@ def given(body: Body) -> dict[str, Any]:
     }
 
 
-_UNSENT: dict[CallKind, dict[str, Any]] = {
-    "local_shell": {"type": "exec", "command": [], "env": {}},
-    "shell": {"commands": []},
-    "apply_patch": {"type": "update_file", "path": "", "diff": ""},
-}
-"""What stands in an item until its call is over, and in one whose call cannot be read."""
-
-
 def action(kind: CallKind, arguments: str) -> dict[str, Any]:
     """Return what a call of one of the API's own tools is to do, from its arguments."""
     try:
         read = json.loads(arguments)
     except (ValueError, RecursionError):
-        return _UNSENT[kind]
-    known = _PARAMETERS[kind]["properties"]
-    given = {name: read[name] for name in known if name in read} if isinstance(read, dict) else {}
+        read = None
+    known = own_parameters(kind) if isinstance(read, dict) else ()
+    given = {name: read[name] for name in known if name in read}
     match kind:
         case "local_shell" | "shell":
             lines = "command" if kind == "local_shell" else "commands"
@@ -311,4 +290,4 @@ def action(kind: CallKind, arguments: str) -> dict[str, Any]:
         case "apply_patch" if given.get("type") == "delete_file":
             given.pop("diff", None)
             return given
-    return {**_UNSENT[kind], **given}
+    return {**_OWN[kind].unsent, **given}

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from api.bodies.body import Body
 from api.bodies.unsupported import RERANK
-from api.dialects.completions.schema import PromptItem, prompt_items
+from api.dialects.completions.schema import PromptItem, in_list
 from api.dialects.readings import ReadingRequest
 from scheduler.request import TextPrompt, TokenPrompt
 
@@ -55,14 +55,7 @@ class RerankRequest(PairsRequest):
     return_documents: StrictBool = True
 
 
-def _items(value: Any) -> list[PromptItem]:
-    return prompt_items(value, MAX_DOCUMENTS)
-
-
-_Texts: TypeAlias = Annotated[
-    list[PromptItem],
-    PlainValidator(_items, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
-]
+_Texts: TypeAlias = Annotated[list[PromptItem], in_list(MAX_DOCUMENTS)]
 _FIRST = ("text_1", "queries", "data_1", "query")
 _SECOND = ("text_2", "documents", "data_2", "items")
 """The names of a pair's two sides: vLLM's, and SGLang's `query` with `items`."""

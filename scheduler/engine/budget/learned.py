@@ -92,30 +92,3 @@ class CopyPeak:
 
     def needed_bytes(self, row_bytes: int) -> int:
         return round(row_bytes * max(self._ratios, default=0.0))
-
-
-class Learned:
-    """Both peaks of one engine. `first_bytes`, `most_tokens`: as in ChunkPeak."""
-
-    def __init__(self, first_bytes: int, most_tokens: int) -> None:
-        self.peak = ChunkPeak(first_bytes, most_tokens)
-        self.copies = CopyPeak()
-        self._most_tokens = most_tokens
-        self._longest_context = 0
-
-    def needed_bytes(self, row_bytes: int, chunk_tokens: int | None = None) -> int:
-        """Return what the next step takes at most. `chunk_tokens`: its largest chunk, or None for the largest
-        of all."""
-        tokens = self._most_tokens if chunk_tokens is None else chunk_tokens
-        chunk = self.peak.needed_bytes(tokens, self._longest_context)
-        return max(chunk, self.copies.needed_bytes(row_bytes))
-
-    def fitting_tokens(self, room_bytes: int | None) -> int:
-        """Return the largest chunk that this room is enough for, or None if nothing bounds it."""
-        if room_bytes is None:
-            return self._most_tokens
-        return self.peak.fitting_tokens(max(0, room_bytes), self._longest_context)
-
-    def chunk(self, tokens: int, context: int, transient_bytes: int) -> None:
-        self._longest_context = max(self._longest_context, context)
-        self.peak.observe(tokens, context, transient_bytes)

@@ -144,7 +144,7 @@ def memory_limit(
             f" {gigabytes(_LEAST_KV_BYTES, 3)} must be left for the KV cache, but the limit is"
             f" {gigabytes(limit, 3)} of {gigabytes(whole or machine_bytes, 3)}"
             + _part(sharers, whole_bytes)
-            + " take a smaller or quantised model (`penstock models` says which fit), or raise --memory-limit"
+            + " take a smaller or quantised model (`penstock show` plans it), or raise --memory-limit"
         )
     pool_bytes = _pool_bytes(limit, weights_bytes)
     return MemoryLimit(limit, weights_bytes, pool_bytes, kv_bytes, share, sharers, whole_bytes)

@@ -20,12 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from scheduler.engine.budget.learned import ChunkPeak
+import msgspec
+
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.room import StepRoom
-from scheduler.engine.device import Pressure
+from scheduler.engine.device import Device, Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
-from scheduler.shared.row_bytes import RowBytes
 
 CALM_SECONDS = 2.0
 """How long memory must suffice before a level is taken back."""
@@ -43,9 +43,6 @@ BUDGET_STEP = 32
 lowered as rows end."""
 _POOL_PART = 4
 """Divisor of the pool: a quarter of what the next chunk leaves may be freed buffers."""
-_LEAST_SCORE_BYTES = 4 << 20
-_SCORE_PART = 16
-"""Divisor of the scores: one attention product may take a sixteenth of what is free."""
 CLOSE = 4
 """Read memory before every step once headroom is below this multiple of the next chunk or the last step: a
 few steps could otherwise take the rest before the next reading."""
@@ -98,7 +95,6 @@ class Allowance:
     """What the next steps may use; None allows what is configured."""
 
     relief: Relief = Relief.NONE
-    kv_bytes: int | None = None
     chunk_tokens: int | None = None
     room: StepRoom | None = None
     """What a step may take, or None if unbounded."""
@@ -109,33 +105,13 @@ class Allowance:
         return self.relief < Relief.HOLD
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The decisions about memory that are carried out, by `MemoryWatch._keep_to` alone. `kv_bytes`: for the
-    prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the scores of one
-    attention product."""
-
-    kv_bytes: int
-    pool_bytes: int
-    score_bytes: int
-
-
-def moved(before_bytes: int, kv_bytes: int) -> bool:
-    """Return whether a KV budget differs by so much that it is worth an eviction."""
-    return abs(kv_bytes - before_bytes) * BUDGET_STEP >= before_bytes
-
-
-def buffers(limit: MemoryLimit, reading: MemoryReading, needed_bytes: int) -> tuple[int, int, int]:
-    """Return the bound on freed buffers that MLX keeps, the bound on the scores of attention, and how much
-    both may still grow in the next step, as chunks may have been learned with lower bounds. The limit has
-    room for both, so that only what the system can still give lowers them."""
-    pool, scores, reserved = limit.pool_bytes, limit.score_bytes, 0
-    if reading.available is not None:
-        free = reading.available + reading.pool
-        pool = min(pool, max(0, free - needed_bytes) // _POOL_PART)
-        reserved = min(scores, free // _SCORE_PART)
-        scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
-    return pool, scores, max(0, pool - reading.pool) + reserved
+def pool_bytes(limit: MemoryLimit, reading: MemoryReading, needed_bytes: int) -> int:
+    """Return the bound on freed buffers that MLX keeps. The limit has room for it, so that only what the
+    system can still give lowers it."""
+    if reading.available is None:
+        return limit.pool_bytes
+    free = reading.available + reading.pool - needed_bytes
+    return min(limit.pool_bytes, max(0, free) // _POOL_PART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,56 +126,11 @@ class GivenUp:
     returned_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What steps take, as learned. `chunk_bytes`: at the peak of the next chunk. `fitting_tokens`: the
-    largest chunk that the headroom is enough for. `step_bytes`: what the last step was predicted to take."""
-
-    chunk_bytes: int
-    fitting_tokens: int
-    step_bytes: int
-    copied_part: float
-    row_bytes: RowBytes
-    peak: ChunkPeak
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryDecision:
-    budget: Budget
-    allowance: Allowance
-    given_up: GivenUp
-
-
-def budget(
-    reading: MemoryReading,
-    needs: Needs,
-    limit: MemoryLimit,
-    whole: Budget,
-    given_up: GivenUp,
-    now: float,
-) -> MemoryDecision:
-    """Return what the engine may use until the next reading. `whole`: the budget without relief."""
-    given_up = relieved(given_up, reading, whole.kv_bytes, needs.chunk_bytes, now)
-    allowance = allowed(given_up, needs.fitting_tokens)
-    kv_bytes = whole.kv_bytes if given_up.kv_bytes is None else min(given_up.kv_bytes, whole.kv_bytes)
-    if reading.headroom is None:
-        return MemoryDecision(replace(whole, kv_bytes=kv_bytes), allowance, given_up)
-    pool, scores, growth = buffers(limit, reading, needs.chunk_bytes)
-    room_bytes = reading.headroom - limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
-    saving = room_bytes < max(CLOSE * needs.chunk_bytes, needs.step_bytes)
-    room = StepRoom(room_bytes, reading.rows, needs.copied_part, needs.row_bytes, needs.peak, saving)
-    return MemoryDecision(
-        replace(whole, kv_bytes=kv_bytes, pool_bytes=pool, score_bytes=scores),
-        replace(allowance, room=room),
-        given_up,
-    )
-
-
 def allowed(given_up: GivenUp, fitting_tokens: int) -> Allowance:
     chunk_tokens = None
     if given_up.relief >= Relief.SMALL_CHUNKS:
         chunk_tokens = max(LEAST_CHUNK_TOKENS, fitting_tokens)
-    return Allowance(given_up.relief, given_up.kv_bytes, chunk_tokens)
+    return Allowance(given_up.relief, chunk_tokens)
 
 
 def relieved(
@@ -266,3 +197,29 @@ def _less(before: GivenUp, whole_bytes: int, now: float) -> GivenUp:
     if kv_bytes >= whole_bytes:
         return GivenUp(calm_since=now, returned_at=now)
     return replace(returned, kv_bytes=kv_bytes)
+
+
+class BudgetChange(msgspec.Struct, frozen=True):
+    """What memory allows from now on; None leaves it as before."""
+
+    kv_bytes: int | None = None
+    """Bytes for the prefix cache and running rows; prefixes that do not fit are evicted."""
+    pool_bytes: int | None = None
+    """Most bytes of freed buffers that the device may keep."""
+    clear_pool: bool = False
+    """Return freed buffers to the system."""
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """Evict this many bytes, after admissions have leased what they use. `clear_pool`: for the system."""
+
+    nbytes: int
+    clear_pool: bool = False
+
+
+def keep_to(device: Device, change: BudgetChange) -> None:
+    """Carry out the part of a plan's budget that is about the device."""
+    if change.pool_bytes is not None:
+        device.limit_pool(change.pool_bytes)
+    if change.clear_pool:
+        device.clear_pool()

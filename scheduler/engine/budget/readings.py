@@ -43,30 +43,20 @@ def system_reader() -> Callable[[], SystemMemory]:
 def machine_bytes(root: Path = Path("/")) -> int:
     """Return physical memory, or the least limit of a control group around this process."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    groups = _groups(root, _read(root / _MEMBERSHIP))
-    limits = [limit for group in groups if (limit := group.limit_bytes()) is not None]
+    limits = [limit for group in _groups(root) if (limit := group.limit_bytes()) is not None]
     return min([physical, *limits])
-
-
-_MEMBERSHIP = "proc/self/cgroup"
 
 
 class LinuxMemory:
     """It is read between two steps, so it does nothing twice that does not change."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._membership_file = root / _MEMBERSHIP
         self._meminfo, self._statm = root / "proc/meminfo", root / "proc/self/statm"
         self._stalls = root / "proc/pressure/memory"
-        self._root = root
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._membership = ""
-        self._groups: tuple[_Group, ...] = ()
-        """Those around the process, by its membership."""
+        self._groups = tuple(_groups(root))
 
     def __call__(self) -> SystemMemory:
-        if (membership := _read(self._membership_file)) != self._membership:
-            self._membership, self._groups = membership, tuple(_groups(self._root, membership))
         available = [room for group in self._groups if (room := group.available_bytes()) is not None]
         if (free := _fields(_read(self._meminfo)).get("MemAvailable")) is not None:
             available.append(free * 1024)
@@ -111,9 +101,9 @@ class _Group:
         return max(0, limit - int(usage) + reclaimable)
 
 
-def _groups(root: Path, membership: str) -> Iterator[_Group]:
+def _groups(root: Path) -> Iterator[_Group]:
     """Yield the process's group and all groups around it: each may have a limit."""
-    for line in membership.splitlines():
+    for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             for folder in _ancestors(root / "sys/fs/cgroup", path):

@@ -11,19 +11,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from scheduler.engine.budget.changes import BudgetChange, Evict
-from scheduler.engine.budget.learned import Learned
+from scheduler.engine.budget.learned import ChunkPeak, CopyPeak
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import (
+    BUDGET_STEP,
     CLOSE,
     Allowance,
-    Budget,
+    BudgetChange,
+    Evict,
     GivenUp,
     MemoryReading,
-    Needs,
-    budget,
-    moved,
+    allowed,
+    pool_bytes,
+    relieved,
 )
+from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.shared.device_errors import is_device_error
@@ -61,10 +63,14 @@ class MemoryWatch:
         self._held = held
         self._limit = limit
         self._given_up = GivenUp()
-        self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
+        self._peak = ChunkPeak(limit.first_peak_bytes, most_chunk_tokens)
+        self._copies = CopyPeak()
+        self._most_tokens = most_chunk_tokens
+        self._longest_context = 0
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
         """The KV budget without relief."""
-        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes)
+        self._kept = self._whole_kv_bytes, limit.pool_bytes
+        """The bytes of KV and of freed buffers that are kept to."""
         self._allowance = Allowance()
         self._state = MemoryState()
         self._read_at: float | None = None
@@ -117,29 +123,32 @@ class MemoryWatch:
         return self._last.headroom < CLOSE * max(self._needed_bytes, self._step_bytes)
 
     def _read(self, now: float) -> None:
-        rows = self._row_bytes()
+        rows, limit = self._row_bytes(), self._limit
         self._follow_learned(rows)
         # Under relief the chunks that run are smaller: what they need is less, or relief would never end.
-        needed = self._learned.needed_bytes(rows, self._allowance.chunk_tokens)
+        needed = self._needed(rows, self._allowance.chunk_tokens)
         reading = self._reading()
         if self._should_clear(reading, needed):
             # Freed buffers go before anything that is in use.
-            self._keep_to(self._budget, clear_pool=True)
+            self._keep_to(*self._kept, clear_pool=True)
             reading = self._reading()
             self._idle_bytes = reading.idle
         self._last, self._needed_bytes = reading, needed
-        decided = budget(
-            reading,
-            self._needs(needed, reading.headroom),
-            self._limit,
-            replace(self._budget, kv_bytes=self._whole_kv_bytes),
-            self._given_up,
-            now,
-        )
-        self._given_up, self._allowance = decided.given_up, decided.allowance
-        self._keep_to(decided.budget)
+        self._given_up = given_up = relieved(self._given_up, reading, self._whole_kv_bytes, needed, now)
+        if (headroom := reading.headroom) is None:
+            self._allowance = allowed(given_up, self._most_tokens)
+            self._keep_to(self._under_relief(), self._kept[1])
+        else:
+            fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
+            pool = pool_bytes(limit, reading, needed)
+            growth = max(0, pool - reading.pool)
+            room_bytes = headroom - limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
+            saving = room_bytes < max(CLOSE * needed, self._step_bytes)
+            room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
+            self._allowance = replace(allowed(given_up, fitting), room=room)
+            self._keep_to(self._under_relief(), pool)
         self._state = MemoryState(
-            int(self._allowance.relief),
+            int(given_up.relief),
             reading.used,
             reading.limit,
             -1 if reading.available is None else reading.available,
@@ -147,20 +156,24 @@ class MemoryWatch:
             needed,
         )
 
-    def _needs(self, chunk_bytes: int, headroom: int | None) -> Needs:
-        learned = self._learned
-        fitting = learned.fitting_tokens(headroom)
-        return Needs(chunk_bytes, fitting, self._step_bytes, learned.copies.part, self._held, learned.peak)
+    def _needed(self, row_bytes: int, chunk_tokens: int | None = None) -> int:
+        """Return what the next step takes at most. `chunk_tokens`: its largest chunk, or None for the largest
+        of all."""
+        tokens = self._most_tokens if chunk_tokens is None else chunk_tokens
+        chunk = self._peak.needed_bytes(tokens, self._longest_context)
+        return max(chunk, self._copies.needed_bytes(row_bytes))
 
-    def _keep_to(self, budget: Budget, clear_pool: bool = False) -> None:
+    def _under_relief(self) -> int:
+        """Return the KV budget, as far as it is not given up."""
+        lowered = self._given_up.kv_bytes
+        return self._whole_kv_bytes if lowered is None else min(lowered, self._whole_kv_bytes)
+
+    def _keep_to(self, kv_bytes: int, pool_bytes: int, clear_pool: bool = False) -> None:
         """Write what has changed. Prefixes that do not fit are evicted at once."""
-        before, self._budget = self._budget, budget
-        buffers_move = (budget.pool_bytes, budget.score_bytes) != (before.pool_bytes, before.score_bytes)
-        kv_moves = self._prefixes is not None and budget.kv_bytes != before.kv_bytes
+        before, self._kept = self._kept, (kv_bytes, pool_bytes)
         change = BudgetChange(
-            budget.kv_bytes if kv_moves else None,
-            budget.pool_bytes if buffers_move else None,
-            budget.score_bytes if buffers_move else None,
+            kv_bytes if self._prefixes is not None and kv_bytes != before[0] else None,
+            pool_bytes if pool_bytes != before[1] else None,
             clear_pool,
         )
         if change != BudgetChange():
@@ -168,12 +181,10 @@ class MemoryWatch:
 
     def _follow_learned(self, rows: int) -> None:
         """Go to the KV budget that the limit leaves beside what was learned."""
-        kv_bytes = self._limit.kv_budget_bytes(self._learned.needed_bytes(rows))
-        if moved(self._whole_kv_bytes, kv_bytes):
+        kv_bytes = self._limit.kv_budget_bytes(self._needed(rows))
+        if abs(kv_bytes - self._whole_kv_bytes) * BUDGET_STEP >= self._whole_kv_bytes:
             self._whole_kv_bytes = kv_bytes
-            lowered = self._given_up.kv_bytes
-            kept = kv_bytes if lowered is None else min(lowered, kv_bytes)
-            self._keep_to(replace(self._budget, kv_bytes=kept))
+            self._keep_to(self._under_relief(), self._kept[1])
 
     def _should_clear(self, reading: MemoryReading, needed: int) -> bool:
         if reading.headroom is not None and reading.headroom < needed:
@@ -226,10 +237,11 @@ class MemoryWatch:
     def _learn(self, chunk_tokens: int, context_tokens: int) -> None:
         transient_bytes = self._device.transient_bytes()
         if chunk_tokens:
-            self._learned.chunk(chunk_tokens, context_tokens, transient_bytes)
+            self._longest_context = max(self._longest_context, context_tokens)
+            self._peak.observe(chunk_tokens, context_tokens, transient_bytes)
         elif transient_bytes >= _LEAST_COPY_BYTES:
             # To sum up the rows' bytes takes a tenth of a millisecond.
-            self._learned.copies.observe(self._row_bytes(), transient_bytes)
+            self._copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
         """Print the first failure of accounting, which must not end a stream: the last allowance stands.

@@ -23,8 +23,8 @@ FORMAT_VERSION: Final = 1
 _KEY_BYTES = 20  # A collision takes 2^160 trials on purpose and never happens by chance.
 
 Key: TypeAlias = bytes
-Kind: TypeAlias = Literal["b", "s", "l"]
-"""A block; a snapshot that needs the blocks before it; a lone snapshot, of a model that has no blocks."""
+Kind: TypeAlias = Literal["b", "s"]
+"""A block; a snapshot, which needs the blocks before it."""
 
 
 class Place(NamedTuple):
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     def tokens_before(self) -> int:
         """Return the number of tokens whose blocks must be there for this file to be of use."""
         end = self.position - BLOCK_TOKENS if self.kind == "b" else self.position
-        return 0 if self.kind == "l" else end - end % BLOCK_TOKENS
+        return end - end % BLOCK_TOKENS
 
     @property
     def file_name(self) -> str:
@@ -61,7 +61,7 @@ def parse(file_name: str) -> Place | Literal["stranger", "other format"]:
     if found is None:
         return "stranger"
     key, predecessor, kind, position, version = found.groups()
-    if int(version) != FORMAT_VERSION:
+    if int(version) != FORMAT_VERSION or kind == "l":  # Snapshots without blocks, until c7b6f3e5.
         return "other format"
     place = Place(bytes.fromhex(key), bytes.fromhex(predecessor), cast(Kind, kind), int(position))
     whole = place.kind != "b" or place.position % BLOCK_TOKENS == 0
@@ -74,12 +74,10 @@ class Chain:
     Takes a copy of the tokens (0.02 ms for 100k in an `array("I")`). One thread at a time uses it.
     """
 
-    __slots__ = ("_blocks", "_root", "_tokens", "lone", "tokens")
+    __slots__ = ("_blocks", "_root", "_tokens", "tokens")
 
-    def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int], lone: bool = False) -> None:
-        """`fingerprint` is the model's (`model_fingerprint.py`). Token ids fit in 32 bits. `lone`: the model
-        has no layer that can be cut, so that there are no blocks, and a snapshot needs none."""
-        self.lone = lone
+    def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int]) -> None:
+        """`fingerprint` is the model's (`model_fingerprint.py`). Token ids fit in 32 bits."""
         self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine that MLX runs on.
         self.tokens: int = len(tokens)
         self._root = _digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))
@@ -111,7 +109,7 @@ class Chain:
         assert 0 < position <= self.tokens, "the chain has no such position"
         before = self.key(position // BLOCK_TOKENS)
         rest = self._run(position - position % BLOCK_TOKENS, position)
-        return Place(_digest("snapshot", before, rest), before, "l" if self.lone else "s", position)
+        return Place(_digest("snapshot", before, rest), before, "s", position)
 
     def path(self, place: Place) -> tuple[Place, ...]:
         """Return the blocks that a place of this chain needs, from the root on, and the place."""

@@ -2,7 +2,6 @@
 
 Pure functions from bytes to bytes. The checksum has a fixed place in the header and covers the whole file
 (with zeros in its own place), so that it detects any flipped bit, also in a length, a shape or a value.
-`mx.load` and the `safetensors` package can open what `encode` makes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 """The element types of safetensors that MLX has, with their sizes."""
 
 Buffer: TypeAlias = bytes | memoryview
-DamageKind: TypeAlias = Literal["truncated", "checksum", "foreign"]
+DamageKind: TypeAlias = Literal["damaged", "foreign"]
 
 _OPENING = b'{"__metadata__":{"format":"penstock-kv-%d","checksum":"' % FORMAT_VERSION
 _NO_CHECKSUM = b"0" * 64
@@ -78,8 +77,6 @@ class Content:
 
 def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
     """Return the file in pieces, to be written in order; the arrays' bytes are not copied."""
-    # Widest first, as the safetensors package does, keeps every array aligned.
-    arrays = sorted(content.arrays.items(), key=lambda item: (-ITEM_BYTES[item[1].dtype], item[0]))
     assert "__metadata__" not in content.arrays, "safetensors reserves this name"
     entries: dict[str, Any] = {
         "__metadata__": {
@@ -91,14 +88,16 @@ def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
         }
     }
     offset = 0
-    for name, array in arrays:
+    for name, array in content.arrays.items():
         end = offset + array.nbytes
         entries[name] = {"dtype": array.dtype, "shape": array.shape, "data_offsets": [offset, end]}
         offset = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % _LENGTH_BYTES)
     start = len(header).to_bytes(_LENGTH_BYTES, "little") + header
-    parts: list[Buffer] = [memoryview(array.data).cast("B") for _, array in arrays if array.nbytes]
+    parts: list[Buffer] = [
+        memoryview(array.data).cast("B") for array in content.arrays.values() if array.nbytes
+    ]
     before, after = _around_checksum(start)
     return [before + _checksum([before, _NO_CHECKSUM, after, *parts]) + after, *parts]
 
@@ -106,15 +105,15 @@ def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
 def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
     """Return the content of a whole file; its arrays are views of `raw`.
 
-    Raise Damage: "truncated" for a file shorter than its header states, "foreign" for one that is not ours,
-    of another model or of another place, "checksum" for any other difference from what was written.
+    Raise Damage: "foreign" for a file that is not ours, of another model or of another place, "damaged" for
+    any other difference from what was written.
     """
     view = memoryview(raw)
     start, data = _split(view)
     before, after = _around_checksum(start)
     stored = bytes(start[len(before) : len(before) + len(_NO_CHECKSUM)])
     if _checksum([before, _NO_CHECKSUM, after, data]) != stored:
-        raise Damage("checksum")
+        raise Damage("damaged")
     try:
         entries = json.loads(bytes(start[_LENGTH_BYTES:]))
         metadata = entries.pop("__metadata__")
@@ -131,13 +130,12 @@ def _split(view: memoryview) -> tuple[memoryview, memoryview]:
     stated."""
     header_end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     if len(view) < max(header_end, _LENGTH_BYTES + 1):
-        raise Damage("truncated")
+        raise Damage("damaged")
     start = _START.match(view[_LENGTH_BYTES:header_end])
     if start is None:
         raise Damage("foreign")
-    missing = header_end + int(start[1]) - len(view)
-    if missing:
-        raise Damage("truncated" if missing > 0 else "checksum")
+    if len(view) != header_end + int(start[1]):
+        raise Damage("damaged")
     return view[:header_end], view[header_end:]
 
 

@@ -92,10 +92,9 @@ class DiskFolder:
         """Return the whole file. Raise Damage if it is not `nbytes` long, without reading it."""
         file = os.open(self._path / place.file_name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            size = os.fstat(file).st_size
+            size, pieces = os.fstat(file).st_size, list[bytes]()
             if size != nbytes:
-                raise Damage("truncated" if size < nbytes else "checksum")
-            pieces = []
+                raise Damage("damaged")
             while size and (piece := os.read(file, size)):  # More than one on Linux from 2 GiB on.
                 pieces.append(piece)
                 size -= len(piece)

@@ -87,8 +87,7 @@ class DiskIndex:
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
         """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         limit = min(limit, chain.tokens)
-        reach = limit if chain.lone else self.match(chain, limit)
-        for blocks in range(reach // BLOCK_TOKENS, -1, -1):
+        for blocks in range(self.match(chain, limit) // BLOCK_TOKENS, -1, -1):
             snapshots = self._snapshots.get(chain.key(blocks), ())
             for position in sorted({place.position for place in snapshots}, reverse=True):
                 if position <= limit and chain.snapshot(position) in self._entries:

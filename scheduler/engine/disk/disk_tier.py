@@ -68,13 +68,11 @@ class DiskTier:
         budget_bytes: int,
         *,
         queue_bytes: int = 256 << 20,
-        lone_snapshots: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Lock the folder, look into it, and evict down to the budget. `lone_snapshots`: as `lone` of
-        `Chain`. Raise DiskTierUnavailable, or OSError."""
+        """Lock the folder, look into it, and evict down to the budget. Raise DiskTierUnavailable, or
+        OSError."""
         self._fingerprint = fingerprint
-        self._lone_snapshots = lone_snapshots
         self._budget_bytes = budget_bytes
         self._queue_bytes = queue_bytes
         self._clock = clock
@@ -97,7 +95,7 @@ class DiskTier:
     def chain(self, tokens: Sequence[int], salt: str) -> Chain:
         """Return the keys of these tokens, which all other calls take. Computed once: keep the chain with the
         tokens."""
-        return Chain(self._fingerprint, salt, tokens, self._lone_snapshots)
+        return Chain(self._fingerprint, salt, tokens)
 
     def match(self, chain: Chain, limit: int) -> int:
         """Return how many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.

@@ -1,5 +1,4 @@
-"""Where the last tokens of a text stood before, in it or in another one: prompt lookup (Saxena 2023), with
-memory that is bounded.
+"""Where the last tokens of a text stood before: prompt lookup (Saxena 2023), with memory that is bounded.
 
 A table of positions by the hash of the `order` tokens before them: a token is entered in O(1), a later run
 takes the place of an earlier one with the same hash, and what is found is compared, so a collision costs a
@@ -51,14 +50,13 @@ class NgramTable:
             np.frombuffer(self._ends, np.uint32)[slots] = np.arange(first, last + 1, dtype=np.uint32)
         self._entered = last
 
-    def find(self, text: array[int], tokens: array[int]) -> int | None:
-        """Return the position in the text behind the latest known place of the last `order` of `tokens`, or
-        None."""
-        end = len(tokens)
+    def find(self, text: array[int]) -> int | None:
+        """Return the position behind the latest known place of the text's last `order` tokens, or None."""
+        end = len(text)
         if end < self._order:
             return None
-        found = self._ends[self._slot(tokens, end)]
-        if not found or text[found - self._order : found] != tokens[end - self._order :]:
+        found = self._ends[self._slot(text, end)]
+        if not found or text[found - self._order : found] != text[end - self._order :]:
             return None
         return found
 

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 from scheduler.engine.drafts.ngram_table import NgramTable
 from scheduler.engine.sequence import EngineSequence
 
-Source: TypeAlias = Literal["grammar", "prediction", "long_match", "short_match"]
-"""Where a draft comes from: what the grammar forces; the client's prediction; what followed an earlier place
-of the text's last 8, or last 3, tokens. The text of a turn has the session's earlier answers in it."""
-SOURCES: tuple[Source, ...] = ("grammar", "prediction", "long_match", "short_match")
+Source: TypeAlias = Literal["grammar", "long_match", "short_match"]
+"""Where a draft comes from: what the grammar forces; what followed an earlier place of the text's last 8, or
+last 3, tokens. The text of a turn has the session's earlier answers in it."""
+SOURCES: tuple[Source, ...] = ("grammar", "long_match", "short_match")
 _LONG, _SHORT = 8, 3
 _FORGETTING = 0.8
 """Factor of what is known of a row's acceptance, for each expected token that was written."""
@@ -33,24 +33,17 @@ class RowDrafts:
 
     long: NgramTable
     short: NgramTable
-    prediction: array[int]
-    predicted: NgramTable
     everyone: Chances
     """The chances of all rows, with which a row begins."""
     chances: Chances
-    accepted_prediction: int = 0
-    rejected_prediction: int = 0
     _expected: list[tuple[Source, tuple[int, ...]]] = field(default_factory=list)
     _expected_at: int = 0
     """The position in the row's text at which it is expected."""
 
     @classmethod
     def of(cls, row: EngineSequence, everyone: Chances) -> RowDrafts:
-        size, prediction = len(row.tokens) + row.submit.max_tokens, row.submit.prediction
-        predicted = NgramTable(_SHORT, len(prediction) + 1)
-        predicted.extend(prediction)
-        long, short = NgramTable(_LONG, size), NgramTable(_SHORT, size)
-        return cls(long, short, prediction, predicted, everyone, dict(everyone))
+        size = len(row.tokens) + row.submit.max_tokens
+        return cls(NgramTable(_LONG, size), NgramTable(_SHORT, size), everyone, dict(everyone))
 
     def candidates(
         self, row: EngineSequence, forced: Sequence[int], count: int
@@ -65,12 +58,10 @@ class RowDrafts:
         self, row: EngineSequence, forced: Sequence[int], count: int
     ) -> Iterator[tuple[Source, tuple[int, ...]]]:
         yield "grammar", tuple(forced[:count])
-        if self.prediction:
-            yield "prediction", tuple(self.prediction[self._predicted_from(row) :][:count])
         own: tuple[tuple[Source, NgramTable], ...] = (("long_match", self.long), ("short_match", self.short))
         for source, table in own:
             table.extend(row.tokens)
-            if (start := table.find(row.tokens, row.tokens)) is not None:
+            if (start := table.find(row.tokens)) is not None:
                 yield source, _continued(row.tokens, start, count)
 
     def _look_back(self, row: EngineSequence) -> None:
@@ -81,15 +72,6 @@ class RowDrafts:
                 weight, share = 1.0 - _FORGETTING**judged, right / judged
                 self.chances[source] += weight * (share - self.chances[source])
                 self.everyone[source] += weight / _SLOWNESS * (share - self.everyone[source])
-
-    def _predicted_from(self, row: EngineSequence) -> int:
-        """Return where the answer is in the prediction, or its end if it is not in it."""
-        written = row.generated_tokens
-        if written < _SHORT:
-            begins = row.tokens[len(row.tokens) - written :] == self.prediction[:written]
-            return written if begins else len(self.prediction)
-        found = self.predicted.find(self.prediction, row.tokens)
-        return len(self.prediction) if found is None else found
 
 
 def common(expected: Sequence[int], written: Sequence[int]) -> int:

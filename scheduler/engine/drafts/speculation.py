@@ -84,11 +84,10 @@ class Speculation:
     _chances: Chances = field(default_factory=lambda: dict.fromkeys(SOURCES, FIRST_CHANCE))
     _tallies: dict[str, tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
-    _saved_seconds: float = 0.0
 
     @property
     def counters(self) -> DraftCounters:
-        return DraftCounters(self._steps, self._saved_seconds, dict(self._tallies))
+        return DraftCounters(self._steps, dict(self._tallies))
 
     def proposals(
         self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
@@ -115,13 +114,6 @@ class Speculation:
             default=None,
         )
 
-    def learn(self, drafted: int, written: int, rows: int, seconds: float) -> None:
-        """Learn from a step that computed no prompt. `drafted`: the drafts that each row was computed with.
-        `written`: the tokens that all rows got. `seconds`: since the end of the step before; 0 if unknown."""
-        self.costs.learn(seconds, rows, drafted)
-        if drafted and seconds and (plain := self.costs.plain_seconds(rows)):
-            self._saved_seconds += plain * written / rows - seconds
-
     def count(self, drafts: Sequence[Draft], written: DraftTokens) -> None:
         """Count how many of these drafts were accepted. `written`: the tokens that each row got."""
         self._steps += 1
@@ -131,12 +123,7 @@ class Speculation:
             proposed, accepted = len(draft.tokens), common(draft.tokens, got)
             before = self._tallies.get(draft.source, (0, 0))
             self._tallies[draft.source] = before[0] + proposed, before[1] + accepted
-            known = self._rows.get(draft.request_id)
-            if known is not None and draft.source == "prediction":
-                known.accepted_prediction += accepted
-                known.rejected_prediction += proposed - accepted
 
-    def ended(self, request_id: int) -> tuple[int, int]:
-        """Forget a row. Return the tokens of its prediction that were drafted: accepted, and rejected."""
-        known = self._rows.pop(request_id, None)
-        return (0, 0) if known is None else (known.accepted_prediction, known.rejected_prediction)
+    def ended(self, request_id: int) -> None:
+        """Forget a row."""
+        self._rows.pop(request_id, None)

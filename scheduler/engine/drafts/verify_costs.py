@@ -40,10 +40,6 @@ class VerifyCosts:
                 if known:
                     known.popleft()
 
-    def plain_seconds(self, rows: int) -> float:
-        """Return the time of a step without drafts; 0 while unknown."""
-        return self._typical(_size(rows), 0) or 0.0
-
     def ratio(self, rows: int, drafted: int) -> float:
         """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured.
         The further drafts of a width that was not measured are taken to cost as much each as those of the

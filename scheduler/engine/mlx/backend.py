@@ -16,13 +16,12 @@ from scheduler.engine.backend import (
     BackendFacts,
     Cache,
     StepResult,
+    changed,
     check_logprobs,
-    check_rows,
     loaded_adapters,
 )
-from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.cache_changes import changed
+from scheduler.engine.budget.policy import keep_to
 from scheduler.engine.device import Readings
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
@@ -165,7 +164,6 @@ class MlxBackend:
 
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
-        check_rows(plan, self._batch.rows)
         self._remove(plan.release)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
@@ -312,10 +310,8 @@ class MlxBackend:
         starting = self._batch.start_decoding()
         # Prompts join between two steps: no overlap while there are any.
         overlap = not sizes and not starting
-        started = time.perf_counter()
         labelled = [self._answer(one) for one in self._batch.read_labels()]
         sampled = self._batch.decode(overlap, {draft.request_id: draft.tokens for draft in plan.drafts})
-        model_seconds = prefill_seconds + time.perf_counter() - started
         # Those that ended with their first token have left the batch: nothing is done for them but this.
         prefills += [row.sequence.progress() for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled) + len(labelled)
@@ -330,7 +326,6 @@ class MlxBackend:
             computed,
             decoded,
             prefill_seconds,
-            model_seconds,
             prompt_logprobs,
             kv_bytes=held_bytes,
         )

@@ -135,6 +135,7 @@ class MlxDevice:
         mx.set_cache_limit(most_bytes)
 
     def limit_scores(self, most_bytes: int) -> None:
+        """Compute attention in pieces with no more scores than this, or fewer where the traits need it."""
         self._score_bytes = most_bytes
 
     def wire_weights(self, limit_bytes: int) -> None:

@@ -306,7 +306,7 @@ class _Guesses(Speculation):
         if self._asked % 2 == 0:
             return []
         return [
-            Proposal(Draft(row.request_id, tuple(guess), "prediction"), 1.0)
+            Proposal(Draft(row.request_id, tuple(guess), "long_match"), 1.0)
             for row in rows
             if (guess := self._guess(row.request_id, row.generated_tokens + has_pending))
         ]

@@ -37,7 +37,7 @@ from scheduler.engine.mlx.folder_model import read_model
 from scheduler.engine.mlx.fusing import Exact, fuse
 from scheduler.engine.mlx.group_cost import group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
-from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
+from scheduler.engine.mlx.kv.cache_layout import row_bytes, unpackable_size
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, check, has_float32_weights
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
@@ -303,11 +303,10 @@ def _disk_tier(load: Load, model: Any, description: Ready, read: Future[str]) ->
     never been read here are waited for."""
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    lone = not CacheLayout(model).has_cuttable
     software = ", ".join([software, *_computed_as(load, model, description)])
     try:
         name = states_fingerprint(read.result(), description.weights_dtype, software)
-        return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes, lone_snapshots=lone)
+        return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes)
     except (DiskTierUnavailable, OSError) as error:
         print(f"the disk tier is not available: {error}", file=sys.stderr)
         return None

@@ -63,7 +63,3 @@ class EvictionQueue(Generic[NodeT]):
 
     def drop_first(self) -> None:
         heappop(self._order)
-
-    def nodes(self) -> set[NodeT]:
-        """Return all nodes that are queued."""
-        return {node for *_, ticket, node in self._order if self._is_valid(ticket, node)}

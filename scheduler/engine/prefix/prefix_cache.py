@@ -4,8 +4,8 @@ It owns the radix tree and every decision about it. It must not know MLX, models
 and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
 Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
-restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
-rule does not expect back soon; 3. what requests or operators hold, by the end of that time.
+restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that are not
+expected back soon; 3. what requests or operators hold, by the end of that time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Generic, Literal, TypeAlias
 import msgspec
 
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
-from scheduler.engine.prefix.eviction_rule import ByReturn
 from scheduler.engine.prefix.holds import NO_ROOM, Holds
 from scheduler.engine.prefix.nodes import Known, Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
+from scheduler.engine.prefix.return_times import ReturnTimes
 from scheduler.engine.prefix.session_turns import SessionTurns
 from scheduler.shared.counters import CacheCounters
 from scheduler.shared.reports import CacheReport, PrefixReport
@@ -72,7 +72,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._marks: dict[Node[SegmentT, SnapshotT], Mark] = {}
         self._queue: EvictionQueue[Node[SegmentT, SnapshotT]] = EvictionQueue(self._is_valid)
         self._turns = SessionTurns(self._tree, self._marks, self._retention, self._file)
-        self._rule = ByReturn(self._retention.sessions)
+        self._times = ReturnTimes(self._retention.sessions)
         self._holds = Holds(self._tree, self._marks, self._file)
         self._now = clock()
         self._totals = CacheCounters()
@@ -108,16 +108,15 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         now = self._now = self._clock()
         key = None if session is None else (known.salt, session)
         if key is not None:
-            self._rule.returned(key, now)
+            self._times.returned(key, now)
         if (whole := found.whole) is not None:
-            self._rule.hit(self._marks[whole], now)
+            self._times.hit(self._marks[whole], now)
         for node in found.path:
             mark = self._marks[node]
             mark.hit_by(key, now, continuation, self._retention.protecting_hits)
             if node.end == found.length and node.snapshot is not None:
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
-            self._file(node)
         self._totals.query_tokens += tokens
         self._totals.hit_tokens += found.length
         lease = self._tree.lease(found)
@@ -226,7 +225,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         """Note that a turn of a session has ended, and that the session waits for `kind`: the tools that the
         turn called, or how it ended."""
         self._now, key = self._clock(), (salt, session)
-        self._rule.ended(key, kind, self._now)
+        self._times.ended(key, kind, self._now)
         for node in self._turns.ends.get(key, ()):
             self._file(node)
 
@@ -287,23 +286,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
         )
-
-    def check_integrity(self) -> list[str]:
-        """Return violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
-        complaints, nodes = self._tree.check_integrity(), set(self._tree.walk())
-        if nodes != self._marks.keys():
-            return [*complaints, "nodes and marks are not the same"]
-        queued = self._queue.nodes()
-        for node in nodes:
-            evictable = not node.pins and (not node.children or node.snapshot is not None)
-            if evictable and node not in queued:
-                complaints.append(f"node [{node.start}, {node.end}) would never be evicted")
-        complaints += self._turns.check_integrity(nodes)
-        if self.nbytes > self.room and self._victim() is not None:
-            complaints.append(f"{self.nbytes} bytes exceed the room of {self.room}, and some are evictable")
-        if self._too_many() and self._victim() is not None:
-            complaints.append(f"{self._tree.nodes} nodes are too many buffers, and some are evictable")
-        return complaints
 
     def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:
         """Mark the parent of a new leaf as extended, and as shared if others part there. Mark the leaf if it
@@ -375,7 +357,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._drop_snapshot(node)
             return
         mark, parent = self._marks[node], node.parent
-        self._rule.evicted(mark, self._now)
+        self._times.evicted(mark, self._now)
         for key in tuple(mark.turns):
             self._turns.forget(key, node)
         self._holds.end(mark)
@@ -396,7 +378,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         useless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
         used = mark.last_used if leaf else mark.snapshot_used
         hits = mark.hits if leaf else mark.snapshot_hits or int(len(node.children) > 1)
-        worth, until = self._rule.worth(mark, used, hits, now)
+        worth, until = self._times.worth(mark, used, hits, now)
         rank = 0 if useless else 1
         if mark.held_until > now:
             rank, worth, until = 2, mark.held_until, mark.held_until

@@ -11,7 +11,6 @@ grows with the edges of a path and the logarithm of the tokens, never with the t
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic
 
@@ -202,37 +201,6 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         deepest = max(counts, key=counts.__getitem__)
         path = [held for held in (deepest, *self.parents(deepest)) if held.snapshot is not None]
         return path[::-1]
-
-    def check_integrity(self) -> list[str]:
-        """Return violated invariants in words, empty if none; operators and tests read them. O(nodes)."""
-        complaints = ["a salt has no nodes" for root in self._roots.values() if not root.children]
-        pins = Counter(lease.node for lease in self.leases)
-        held = Counter(id(segment) for lease in self.leases for segment, _ in lease.pieces)
-        counted = dict.fromkeys(("nodes", "tokens", "segment_bytes", "snapshots", "snapshot_bytes"), 0)
-        for node in self.walk():
-            where = f"node [{node.start}, {node.end})"
-            counted["nodes"] += 1
-            counted["tokens"] += len(node.tokens)
-            counted["segment_bytes"] += node.segment.nbytes
-            if node.snapshot is not None:
-                counted["snapshots"] += 1
-                counted["snapshot_bytes"] += node.snapshot.nbytes
-            if node.pins != pins[node]:
-                complaints.append(f"{where} has {node.pins} pins, {pins[node]} leases end there")
-            if node.segment.tokens != len(node.tokens):
-                complaints.append(f"{where} holds a segment of {node.segment.tokens} tokens")
-            if not node.tokens or node.parent is None or node.parent.end != node.start:
-                complaints.append(f"{where} does not begin where its parent ends")
-            elif node.parent.children.get(node.tokens[0]) is not node or node.parent.salt != node.salt:
-                complaints.append(f"{where} is not its parent's child")
-        for name, count in counted.items():
-            if getattr(self, name) != count:
-                complaints.append(f"{name} is {getattr(self, name)}, the tree holds {count}")
-        if self.replaced_bytes != sum(segment.nbytes for segment, _ in self._replaced.values()):
-            complaints.append(f"replaced_bytes is wrong: {self.replaced_bytes}")
-        if any(count != held[key] for key, (_, count) in self._replaced.items()):
-            complaints.append("a replaced segment has the wrong lease count")
-        return complaints
 
     def _split(self, node: Node[SegmentT, SnapshotT], at: int) -> Node[SegmentT, SnapshotT]:
         """Cut an edge in two and return the upper one. The lower keeps its identity and its snapshot.

@@ -1,4 +1,8 @@
-"""When sessions come back: learned from each session's own gaps, and from all that waited for the same.
+"""What is evicted first: what is not expected back soon, by hits per second of keeping it.
+
+One session's turns are judged by the session's gaps. A prefix that several sessions use is judged by all of
+its hits together: after n hits with a mean gap g, n / (n g + age), times the chance that there is another.
+Everything else is judged by what became of entries like it.
 
 A session waits from the end of a turn until its next request. What it waits for is its `kind`: the tools that
 its answer called, or how the answer ended. A session with few gaps is judged by its kind, a kind with few by
@@ -19,7 +23,7 @@ from scheduler.engine.prefix.gap_history import (
     hazards,
     hit_densities,
 )
-from scheduler.engine.prefix.retention import SessionKey
+from scheduler.engine.prefix.retention import Mark, SessionKey
 
 _PRIOR = tuple(0.15 if EDGES[bucket] < 64.0 else 0.05 for bucket in range(BUCKETS))
 """The prior before anything is known: two of three come back within a minute, most of the others never."""
@@ -32,6 +36,10 @@ _SESSION_GAPS = 48.0
 _KIND_GAPS = 512.0
 _MOST_KINDS = 256
 _MOST_KINDS_PER_SESSION = 4
+_MOST_HITS = 8
+"""Bound on the counted hits of a shared prefix: more say nothing more about its future."""
+_LEAST_SECONDS = 0.5
+_LEAST_WAIT_SECONDS = 0.001
 
 
 @dataclass(slots=True)
@@ -84,6 +92,35 @@ class ReturnTimes:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
+        """Return what keeping a leaf, or a snapshot within a path, is worth, and the time until which that
+        holds. What is worth least is evicted first."""
+        age = now - last_used
+        # Not at once: an age within a rounding of its bucket's end would be due for ever.
+        until = max(last_used + EDGES[bucket_of(age) + 1], now + _LEAST_WAIT_SECONDS)
+        if mark.owner is not None and not mark.shared:
+            return self.density(mark.owner, age), until
+        hits = min(hits or mark.protected, _MOST_HITS)
+        if not hits or (mark.extended and not mark.shared):  # A conversation, of which this is not the end.
+            return self._unowned[mark.continued or hits > 0].density(age), until
+        seconds = max(_LEAST_SECONDS, hits * mark.gap_seconds + age)
+        return hits / seconds * hits / (hits + 1), until
+
+    def hit(self, mark: Mark, now: float) -> None:
+        """Note that a request continues from this node; `mark` is as it was before."""
+        for key in mark.turns:  # Also if a client gives every request a session of its own.
+            self.returned(key, now)
+        self._observe(mark, now, returned=True)
+
+    def evicted(self, mark: Mark, now: float) -> None:
+        for key in mark.turns:
+            self.lost(key, now)
+        self._observe(mark, now, returned=False)
+
+    def _observe(self, mark: Mark, now: float, returned: bool) -> None:
+        if mark.owner is None and not mark.hits and not mark.protected:
+            self._unowned[mark.continued].observe(now - mark.last_used, returned)
+
     def ended(self, key: SessionKey, kind: str, now: float) -> None:
         """Note that a turn of the session has ended: from now on the session waits for `kind`."""
         waiting = self._sessions.setdefault(key, _Waiting())
@@ -125,14 +162,6 @@ class ReturnTimes:
             known = [self._all, *(history for history in (kind, own) if history is not None)]
             waiting.densities = hit_densities(hazards(_PRIOR, known, _WEIGHT))
         return waiting.densities[bucket_of(age_seconds)]
-
-    def unowned_density(self, continued: bool, age_seconds: float) -> float:
-        """Return the same for entries that no session owns and that were not asked for again."""
-        return self._unowned[continued].density(age_seconds)
-
-    def unowned_observed(self, continued: bool, age_seconds: float, returned: bool) -> None:
-        """Note that an entry that no session owns was asked for at this age, or evicted."""
-        self._unowned[continued].observe(age_seconds, returned)
 
     def _histories(self, key: SessionKey, waiting: _Waiting) -> tuple[GapHistory, ...]:
         kind = key[0], waiting.kind

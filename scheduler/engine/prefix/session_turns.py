@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Generic
 
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
@@ -69,9 +69,3 @@ class SessionTurns(Generic[SegmentT, SnapshotT]):
         self.ends[key].remove(node)
         if not self.ends[key]:
             del self.ends[key]
-
-    def check_integrity(self, nodes: Iterable[Node[SegmentT, SnapshotT]]) -> list[str]:
-        """Return the inconsistencies between sessions and the cache's nodes, like the cache's own check."""
-        turns = {(key, node) for key, ends in self.ends.items() for node in ends}
-        marked = {(key, node) for node in nodes for key in self._marks[node].turns}
-        return [] if turns == marked else ["sessions and turns are not the same"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import h11
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.access.allowed_hosts import AllowedHosts
-from api.http.http_scope import scope_of
+from api.access.api_keys import load_keys
 from api.options.options import load
 from scheduler.errors import OptionError
 from tests.api.client import chat, client_of
@@ -29,52 +26,36 @@ OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
     ("hosts", "host", "allowed"),
     [
         (LOOPBACK, "localhost", True),
-        (LOOPBACK, "LocalHost:8000", True),
         (LOOPBACK, "localhost.:8000", True),
         (LOOPBACK, "127.0.0.1:8000", True),
-        (LOOPBACK, "127.0.0.1:1", True),
         (LOOPBACK, "[::1]:8000", True),
-        (LOOPBACK, "[::1]", True),
         (LOOPBACK, "evil.example:8000", False),
         (LOOPBACK, "localhost.evil.example", False),
         (LOOPBACK, "127.0.0.1.evil.example", False),
         (LOOPBACK, "127.0.0.1@evil.example", False),
-        (LOOPBACK, "evil.example:80:localhost", False),
         (LOOPBACK, "localhost:port", False),
         # An address cannot be rebound, and what a page's <img> can reach here changes nothing.
         (LOOPBACK, "0.0.0.0:8000", True),
         (LOOPBACK, "penstock.localhost:8000", True),
-        (LOOPBACK, "notlocalhost", False),
         (LOOPBACK, "host.docker.internal:8000", True),
         (LOOPBACK, "studio.local", True),
-        (LOOPBACK, "local", False),
         (LOOPBACK, "evil.local.example", False),
-        (LOOPBACK, "evilinternal", False),
         (LOOPBACK, "studio", False),
         (MACHINE, "studio:8000", True),
-        (MACHINE, "STUDIO", True),
         # The network may have assigned the rest.
         (MACHINE, "studio.evil.example", False),
-        (NAMED, "a.localhost", True),
         (NAMED, "host.docker.internal", False),
-        (NAMED, "studio.local", False),
         (PUBLIC_NAMED, "studio.local", False),
         (LOOPBACK, "192.168.1.5", False),
-        (LOOPBACK, "[::]", False),
-        (LOOPBACK, "chat.example", False),
         (NAMED, "chat.example", True),
         (NAMED, "CHAT.example:443", True),
-        (NAMED, "localhost", True),
         (NAMED, "evil.example", False),
         (NAMED, "sub.chat.example", False),
         (OWN_NAME, "studio:8000", True),
-        (OWN_NAME, "evil.example", False),
         (PUBLIC, "evil.example", True),
         (PUBLIC_NAMED, "chat.example", True),
-        (PUBLIC_NAMED, "evil.example", False),
         # Probes and scrapers address a pod by IP, and an IP address cannot be rebound.
         (PUBLIC_NAMED, "10.1.2.3:8000", True),
-        (PUBLIC_NAMED, "[fd00::1]:8000", True),
         (EVERY_HOST, "evil.example", True),
     ],
 )
@@ -88,6 +69,7 @@ def test_what_is_no_host_name_is_refused_at_start(given: str) -> None:
         load({"allowed_hosts": f"localhost,{given}"})
 
 
+KEYS = load_keys("sk", None)
 LOCAL = {"host": "localhost:8000"}
 CROSS_IMAGE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
 CROSS_NAVIGATION = {
@@ -108,14 +90,10 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
         # Rebinding: the page's own name, whatever else the browser sends.
         ("/v1/cache", {"host": "evil.example:8000"}, 403),
         ("/v1/cache", {"host": "evil.example:8000", "sec-fetch-site": "same-origin"}, 403),
-        ("/v1/cache", {"host": "evil.example:8000", "origin": "http://evil.example:8000"}, 403),
-        ("/live", {"host": "evil.example:8000"}, 403),
-        ("/", {"host": "evil.example:8000"}, 403),
         ("/metrics", {"host": "evil.example:8000"}, 403),
         # The live page by each of the names.
         ("/", {"host": "127.0.0.1:8000", "sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, 200),
         ("/v1/models", {"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, 200),
-        ("/v1/models", {"host": "[::1]:8000", "origin": "http://[::1]:8000"}, 200),
         ("/v1/models", {"host": "localhost:8000", "sec-fetch-site": "same-origin"}, 200),
         ("/v1/models", {"host": "localhost", "origin": "http://localhost:80"}, 200),
         # A proxy that terminates TLS and keeps the name.
@@ -123,43 +101,31 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
         # Other web pages.
         ("/v1/models", {**LOCAL, "origin": "http://evil.example"}, 403),
         ("/v1/models", {**LOCAL, "origin": "http://localhost:3000"}, 403),
-        ("/v1/models", {**LOCAL, "origin": "http://localhost"}, 403),
-        ("/v1/models", {**LOCAL, "origin": "null"}, 403),
         ("/v1/models", {**LOCAL, "origin": ""}, 403),
         ("/v1/models", {**LOCAL, "origin": "https://ok.example", "sec-fetch-site": "cross-site"}, 200),
         # Applications' web views, by schemes that no web site can have.
         ("/v1/models", {**LOCAL, "origin": "app://obsidian.md", "sec-fetch-site": "cross-site"}, 200),
-        ("/v1/models", {**LOCAL, "origin": "tauri://localhost"}, 200),
         ("/v1/models", {**LOCAL, "origin": "vscode-webview://1a2b"}, 200),
-        ("/v1/models", {**LOCAL, "origin": "vscode-file://vscode-app"}, 200),
         ("/v1/models", {**LOCAL, "origin": "file://"}, 200),
         ("/v1/models", {"host": "evil.example", "origin": "app://obsidian.md"}, 403),
         ("/v1/models", {**LOCAL, "origin": "http://evil.example/app://x"}, 403),
         ("/v1/models", {**LOCAL, "origin": "myapp://x"}, 403),
-        ("/v1/models", {**LOCAL, "origin": "chrome-extension://abc"}, 403),
-        ("/v1/models", {**LOCAL, "origin": "moz-extension://abc"}, 200),
         ("/v1/models", {**LOCAL, **UPGRADE, "origin": "http://evil.example"}, 403),
         # Without Origin: images, scripts, frames.
         ("/v1/cache", {**LOCAL, **CROSS_IMAGE}, 403),
-        ("/v1/cache", {**LOCAL, **CROSS_IMAGE, "sec-fetch-site": "same-site"}, 403),
         ("/", {**LOCAL, **CROSS_IMAGE}, 403),
         ("/", {**LOCAL, **CROSS_FRAME}, 403),
         # A link may lead to open paths, and to nothing that costs the engine a turn.
         ("/", {**LOCAL, **CROSS_NAVIGATION}, 200),
-        ("/docs", {**LOCAL, **CROSS_NAVIGATION}, 200),
         ("/v1/cache", {**LOCAL, **CROSS_NAVIGATION}, 403),
     ],
 )
 @trio_test
-async def test_requests(
-    path: str, headers: dict[str, str], status: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_requests(path: str, headers: dict[str, str], status: int, autojump_clock: MockClock) -> None:
     scheduler = make_scheduler(LoopbackLauncher())
     async with (
         running(scheduler),
-        client_of(
-            scheduler, hosts=LOOPBACK, cors_origins=["https://ok.example", "moz-extension://*"]
-        ) as client,
+        client_of(scheduler, hosts=LOOPBACK, cors_origins=["https://ok.example"]) as client,
     ):
         answer = await client.get(path, headers={**LOCAL, **headers})
         assert answer.status_code == status, answer.text
@@ -169,7 +135,7 @@ async def test_requests(
 
 
 @trio_test
-async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: MockClock) -> None:
     """In the form of the request's dialect, also for a preflight."""
     scheduler = make_scheduler(LoopbackLauncher())
     foreign = {**LOCAL, "origin": "http://evil.example"}
@@ -208,48 +174,22 @@ async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: tri
 )
 @trio_test
 async def test_an_allowed_origin_s_preflight_is_answered(
-    origin: str, given: list[str], status: int, autojump_clock: trio.testing.MockClock
+    origin: str, given: list[str], status: int, autojump_clock: MockClock
 ) -> None:
-    """Also where the browser asks whether a page may reach the user's own network; and the answer can be
-    read."""
+    """Without a key, which a preflight never has; also where the browser asks whether a page may reach the
+    user's own network; and the answer can be read."""
     scheduler = make_scheduler(LoopbackLauncher())
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     network = {"access-control-request-private-network": "true"}
-    async with running(scheduler), client_of(scheduler, hosts=LOOPBACK, cors_origins=given) as client:
+    async with (
+        running(scheduler),
+        client_of(scheduler, hosts=LOOPBACK, cors_origins=given, keys=KEYS) as client,
+    ):
         sent = {**LOCAL, "origin": origin}
         preflight = await client.options("/v1/chat/completions", headers={**sent, **asks, **network})
-        answer = await client.get("/v1/models", headers=sent)
+        answer = await client.get("/v1/models", headers={**sent, "x-api-key": "sk"})
     assert (preflight.status_code, answer.status_code) == (status, status)
     allowed = {one.headers.get("access-control-allow-origin") for one in (preflight, answer)}
     assert allowed <= ({origin, "*"} if status == 200 else {None})
     if status == 403:
         assert "--cors-origins" in answer.json()["error"]["message"]
-
-
-@trio_test
-async def test_all_origins(autojump_clock: trio.testing.MockClock) -> None:
-    """`--cors-origins "*"`: any origin, on an allowed host."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler, hosts=LOOPBACK, cors_origins=["*"]) as client:
-        for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, CROSS_IMAGE):
-            assert (await client.get("/v1/models", headers={**LOCAL, **headers})).status_code == 200
-        assert (await client.get("/v1/models", headers={"host": "evil.example"})).status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("target", "host", "seen"),
-    [
-        ("/v1/cache", "localhost:8000", [b"localhost:8000"]),
-        ("http://evil.example:8000/v1/cache", "localhost:8000", [b"evil.example:8000"]),
-        ("http://evil.example", "localhost", [b"evil.example"]),
-        ("http://localhost@evil.example/", "localhost", [b"localhost@evil.example"]),
-        ("http://evil.example?a=b", None, [b"evil.example"]),
-        ("/v1/cache?to=http://evil.example", None, []),
-    ],
-)
-def test_an_absolute_target_names_the_host(target: str, host: str | None, seen: list[bytes]) -> None:
-    """RFC 9112 3.2.2: it replaces the header, so that a check cannot see another host."""
-    headers = [] if host is None else [("host", host)]
-    request = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
-    scope = scope_of(request, None, None)
-    assert [value for name, value in scope["headers"] if name == b"host"] == seen

@@ -7,15 +7,11 @@ import re
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.answers.errors import NO_KEY, WRONG_KEY, ApiError, from_scheduler
 from api.served_models import ServedModels
-from api.version import own_version
 from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, SchedulerError, TenantLimit
-from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, chat, client_of, refused
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler, running
@@ -24,21 +20,15 @@ from tests.scheduler.requests.records import make_record
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # (what is added to a valid body, the parameter named, words in the message)
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "--tool-parser"),
-    ({"tools": [{"type": "function", "parameters": {}}]}, "tools.0", "name"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name", "at least 1"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools.0.function", ""),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "no tools"),
-    ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools", "required"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "cannot run 'file_search'"),
     ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "the JSON text of one"),
-    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1"),
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "", "regex and structured_outputs.choice"),
-    ({"guided_regex": "a"}, "guided_regex", "use response_format"),
-    ({"think": False}, "think", "use reasoning_effort"),
-    ({"structured_outputs": {}}, "", "send one of"),
     ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "nothing can follow"),
     ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
     (
@@ -47,43 +37,26 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "'t' is not valid",
     ),
     ({"min_tokens": 9}, "min_tokens", "at most 8"),
-    ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
     ({"top_logprobs": 3}, "", "top_logprobs needs logprobs: true"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"logprobs": 3}, "logprobs", "boolean"),
-    ({"prompt_logprobs": 0}, "prompt_logprobs", "use echo and logprobs"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
     ({"add_generation_prompt": False}, "", "the assistant's"),
     ({"continue_final_message": True}, "", "the assistant's"),
     ({"n": 0}, "n", "n:"),
-    ({"n": 129}, "n", "n:"),
     ({"messages": []}, "messages", "at least 1"),
-    ({"messages": "hello"}, "messages", "list"),
     ({"messages": [{"role": 5, "content": "x"}]}, "messages.0.role", "system"),
     ({"messages": [{"content": "x"}]}, "messages.0.role", "required"),
     ({"temperature": 3}, "temperature", "less than or equal to 2"),
-    ({"temperature": "hot"}, "temperature", "number"),
-    ({"top_p": 0}, "top_p", "greater than 0"),
     ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "", "differ"),
     ({"stop": ""}, "stop", "at least 1 character"),
-    ({"stop": ["x"] * 17}, "stop", "at most 16"),
     ({"stream_options": {"include_usage": True}}, "", "stream: true"),
     ({"logit_bias": {"9999": 1}}, "logit_bias", "vocabulary of 8192"),
-    ({"logit_bias": {"one": 1}}, "logit_bias.one", "integer"),
     ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
-    ({"seed": 2**64}, "seed", "less than or equal to"),
     *(
-        (
-            {"chat_template_kwargs": {name: "x"}},
-            "chat_template_kwargs",
-            f"a request cannot set '{name}'",
-        )
-        for name in (
-            *("chat_template", "documents", "messages", "tools", "add_generation_prompt", "return_dict"),
-            *("bos_token", "eos_token", "additional_special_tokens", "raise_exception", "namespace"),
-        )
+        ({"chat_template_kwargs": {name: "x"}}, "chat_template_kwargs", f"a request cannot set '{name}'")
+        for name in ("chat_template", "documents", "tools", "eos_token", "raise_exception")
     ),
     ({"max_tokens": 50_000}, "max_tokens", "40960"),
 ]
@@ -99,7 +72,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
 
 
 @trio_test
-async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_template_failure_is_the_clients_error(autojump_clock: MockClock) -> None:
     """400 with the template's own message; streaming requests get it as a status, not as an event."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -111,43 +84,21 @@ async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.test
 
 
 @trio_test
-async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: MockClock) -> None:
     """With OpenAI's error code, so that agents compact their history and go on."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat("x" * 41_000))
-    assert response.status_code == 400
+        asked = await client.post("/v1/chat/completions", json=chat(max_tokens=50_000))
+    assert response.status_code == asked.status_code == 400
     error = response.json()["error"]
-    assert error["code"] == "context_length_exceeded"
+    assert error["code"] == asked.json()["error"]["code"] == "context_length_exceeded"
     assert "40960" in error["message"]
     assert str(len("<user>\n<assistant>") + 41_000) in error["message"]
 
 
 @trio_test
-async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
-    """Refused immediately, while accepted requests go on."""
-    scheduler = make_scheduler(
-        LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), max_slots=1, max_queue=2, lookahead=0
-    )
-    statuses: list[int] = []
-
-    async with running(scheduler), client_of(scheduler) as client:
-
-        async def ask() -> None:
-            response = await client.post("/v1/chat/completions", json=chat())
-            statuses.append(response.status_code)
-            if response.status_code != 200:
-                assert int(response.headers["retry-after"]) >= 1
-                assert response.json()["error"]["code"] == "queue_full"
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(ask)
-    assert sorted(statuses) == [200, 200, 200, 503, 503]
-
-
-@trio_test
-async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.MockClock) -> None:
+async def test_while_draining_new_requests_get_503(autojump_clock: MockClock) -> None:
     """With Retry-After, and `/ready` reports the same."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -162,9 +113,7 @@ async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_unknown_model_is_a_404_that_names_the_served_ones(autojump_clock: MockClock) -> None:
     """Any of the served names works, also one with a slash; no name means the only model."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -180,13 +129,10 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
     assert {listed["data"][0][name] for name in ("max_model_len", "context_length", "max_input_tokens")} == {
         40960
     }
-    assert listed["server"] == own_version().listing()
 
 
 @trio_test
-async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(autojump_clock: MockClock) -> None:
     """404 and 405 as error objects, for clients that parse every answer."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -196,13 +142,6 @@ async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
     assert "begin with /v1" in missing.json()["error"]["message"]
     assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
     assert method.headers["allow"] == "POST"
-
-
-def test_a_full_context_is_refused_by_its_code() -> None:
-    """Whether the prompt alone is too long, or with what is asked for."""
-    for body in (chat("x" * 41_000), chat(max_tokens=50_000)):
-        error = refused("/v1/chat/completions", body)
-        assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
 
 
 TOO_LONG = PromptTooLong(41_000, None, 40_960, param="messages")

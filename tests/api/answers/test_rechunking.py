@@ -14,15 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.answers.block_sequence import whole_blocks
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import json_text
 from api.dialects.anthropic.encode import MessageEncoder, message_object
-from api.dialects.completions.encode import CompletionEncoder, completion_object
+from api.dialects.completions.encode import CompletionEncoder
 from api.dialects.openai.encode import ChunkEncoder
-from api.dialects.openai.encode import completion_object as chat_object
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Echo, Envelope, status_of
+from api.dialects.responses.envelope import Envelope, status_of
 from api.dialects.responses.schema import CreateResponse
 from scheduler.events import (
     AnswerPiece,
@@ -99,7 +97,7 @@ def anthropic_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str
     return message_of(named_events(body.decode()))
 
 
-ENVELOPE = Envelope("resp_1", 7, "m", Echo.of(CreateResponse(input="x"), Sampling(), {}))  # type: ignore[arg-type]
+ENVELOPE = Envelope.of(CreateResponse(input="x"), "resp_1", "m", Sampling(), {})  # type: ignore[arg-type]
 
 
 def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     response = responses_stream(list(pieces(sections, cuts)), reason)
     uncut = list(pieces(sections, []))
     assert response == responses_stream(uncut, reason)
-    blocks = whole_blocks(whole(uncut, reason).choices[0])
+    blocks = whole(uncut, reason).choices[0].sendable_blocks
     items = json.loads(json_text(ENVELOPE.items(blocks, reason)))
     for item in items:
         for part in item["content"] if item["type"] == "message" else ():
@@ -148,7 +146,7 @@ def test_openai_chat_completions(
     found = [*pieces(sections, cuts), finished(reason)]
     body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)
     *chunks, usage, end = events(body.decode())
-    whole_object = chat_object("chatcmpl-1", 7, "m", whole(list(pieces(sections, [])), reason))
+    whole_object = encoder.whole(whole(list(pieces(sections, [])), reason))
     (choice,) = whole_object["choices"]
     message = {"content": "", "reasoning_content": "", "tool_calls": [], **choice["message"]}
     assert {**joined(chunks), "role": "assistant"} == {**message, "content": message["content"] or ""}
@@ -164,7 +162,8 @@ def test_openai_completions(text: str, cuts: list[int], echo: str) -> None:
     found = [*pieces([("text", text)], cuts), finished(FinishReason.STOP)]
     body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)
     *chunks, usage, end = events(body.decode())
-    whole_object = completion_object("cmpl-1", 7, "m", whole([TextDelta(text)], FinishReason.STOP), [echo])
+    encoder = CompletionEncoder("cmpl-1", 7, "m", [echo])
+    whole_object = encoder.whole(whole([TextDelta(text)], FinishReason.STOP))
     (choice,) = whole_object["choices"]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == choice["text"] == echo + text
     assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"] == "stop"

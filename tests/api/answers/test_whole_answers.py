@@ -8,17 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.answers.whole_answer import MAX_HELD_BYTES, WholeAnswer, WholeChoice, held_bytes
-from api.bodies.json_pieces import SLICE_BYTES, SLICE_PIECES, JsonList, PiecedResponse, json_pieces, json_text
-from api.dialects.openai.encode import completion_object
+from api.bodies.json_pieces import SLICE_BYTES, JsonList, PiecedResponse, json_pieces, json_text
+from api.dialects.openai.encode import ChunkEncoder
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
 from scheduler.request import GenerationRequest, TextPrompt
 from tests.api.client import client_of
@@ -95,7 +92,7 @@ async def test_a_large_answer_is_never_whole_in_memory() -> None:
         nonlocal longest, total
         longest, total = max(longest, len(part)), total + len(part)
 
-    response = PiecedResponse(completion_object("id", 1, "m", answer, logprobs=True), offload, "")
+    response = PiecedResponse(ChunkEncoder("id", 1, "m").whole(answer, logprobs=True), offload, "")
     tracemalloc.start()
     try:
         headers = await sent(response, on_part)
@@ -107,27 +104,6 @@ async def test_a_large_answer_is_never_whole_in_memory() -> None:
     assert peak < 40 * SLICE_BYTES
     assert offload.slices >= total // (2 * SLICE_BYTES)
     assert b"content-length" not in headers
-
-
-@trio_test
-async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
-    """32 KiB of text may be 16,000 values, which take a hundred times longer than one."""
-    offload, parts = InPlace(), list[bytes]()
-    content: dict[str, Any] = {"values": [[0]] * 8_000}
-    await sent(PiecedResponse(content, offload, ""), parts.append)
-    assert json.loads(b"".join(parts)) == content
-    assert max(map(len, parts)) <= 3 * SLICE_PIECES
-    assert offload.slices >= 8_000 // SLICE_PIECES
-
-
-@trio_test
-async def test_what_is_repeated_is_copied_in_a_thread() -> None:
-    """It may be megabytes, of which no byte is encoded again."""
-    offload, parts = InPlace(), list[bytes]()
-    text = msgspec.Raw(b'{"a": [' + b"0," * SLICE_BYTES + b"0]}")
-    await sent(PiecedResponse({"repeated": text}, offload, "", in_place=False), parts.append)
-    assert b"".join(parts) == b'{"repeated":' + bytes(text) + b"}"
-    assert offload.slices == len([part for part in parts if part])
 
 
 def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:
@@ -160,7 +136,7 @@ TOO_LARGE = [
 @pytest.mark.parametrize(("path", "body", "param"), TOO_LARGE, ids=["chat", "completions"])
 @trio_test
 async def test_an_answer_that_can_become_too_large_is_refused_by_name(
-    autojump_clock: trio.testing.MockClock, path: str, body: dict[str, Any], param: str
+    autojump_clock: MockClock, path: str, body: dict[str, Any], param: str
 ) -> None:
     """Before anything is queued. Streamed, the same is answered: it is not held."""
     scheduler = make_scheduler(Playback("a"), folder=replace(FOLDER, context_tokens=1 << 14))
@@ -176,7 +152,7 @@ async def test_an_answer_that_can_become_too_large_is_refused_by_name(
 @pytest.mark.parametrize("most", [MAX_HELD_BYTES, 2000], ids=["short", "grown too large"])
 @trio_test
 async def test_an_answer_whose_length_is_left_to_the_model_is_counted_as_it_grows(
-    autojump_clock: trio.testing.MockClock, most: int, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A context of a million tokens is no reason to refuse a client that sends no `max_tokens`."""
     monkeypatch.setattr("api.answers.whole_answer.MAX_HELD_BYTES", most)

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 import pytest
 import trio
-import trio.testing
 from fastapi import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies import json_text
 from api.bodies.body import Body
@@ -34,8 +32,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
 _T = TypeVar("_T")
-PART = '{"type":"text","text":""}'
-MESSAGE = '{"role":"user","content":"a"}'
 
 
 def body_routes() -> dict[str, type[Body]]:
@@ -64,8 +60,6 @@ MODELS = body_routes()
 _BOUNDED = {
     "/v1/models": "the operator's names",
     "/v1/models/{name:path}": "one of them",
-    "/v1/conversations": "sixteen short pairs of metadata",
-    "/v1/conversations/{conversation_id}": "the same, or three fields: deleted",
     "/v1/responses": "WebSocket is refused, whatever is asked",
     "/v1/responses/{response_id}": "three fields: deleted",
     "/v1/messages/count_tokens": "a number",
@@ -88,136 +82,36 @@ def test_no_client_chooses_the_size_of_what_is_encoded_on_the_event_loop() -> No
     assert {path for path, is_response in found.items() if not is_response} == _BOUNDED.keys()
 
 
-def unbounded(schema: Any, path: str = "") -> Iterator[str]:
-    """Return the lists and objects in a core schema that a client may fill without bound, or with more than
-    one reported mistake."""
+def faults(schema: Any, path: str = "") -> Iterator[str]:
+    """Yield the lists and objects in a core schema that a client may fill without bound, or with more than
+    one reported mistake, and the places where "yes" or 1 would do for true."""
     if isinstance(schema, list | tuple):
         for number, inner in enumerate(schema):
-            yield from unbounded(inner, f"{path}[{number}]")
+            yield from faults(inner, f"{path}[{number}]")
         return
     if not isinstance(schema, dict):
         return
     match schema.get("type"):
         case "list" if schema.get("max_length", 1 << 62) > 1 << 20 or not schema.get("fail_fast"):
             yield path
-        case "set" | "frozenset" | "tuple" | "generator":
+        case "set" | "frozenset" | "tuple" | "generator" | "dict":
             yield path
-        case "dict":
+        case "bool" if not schema.get("strict"):
             yield path
         case "function-before" if _checks_members(schema):
             inner = schema["schema"]
             assert inner["type"] == "dict"
-            yield from unbounded([inner.get("keys_schema"), inner.get("values_schema")], path)
+            yield from faults([inner.get("keys_schema"), inner.get("values_schema")], path)
             return
     for name, inner in schema.items():
         # The input schema only describes what a validator takes.
         if name not in ("metadata", "serialization", "cls", "config", "json_schema_input_schema"):
-            yield from unbounded(inner, f"{path}.{name}")
+            yield from faults(inner, f"{path}.{name}")
 
 
 def _checks_members(schema: dict[str, Any]) -> bool:
     owner = getattr(schema["function"]["function"], "__self__", None)
     return isinstance(owner, AtMost) and owner.members <= MAX_ITEMS
-
-
-@pytest.mark.parametrize("path", MODELS)
-def test_every_list_and_object_has_a_bound_and_ends_with_its_first_mistake(path: str) -> None:
-    """Pydantic collects 800 bytes for each mistake; one reported mistake is enough."""
-    assert list(unbounded(TypeAdapter(MODELS[path]).core_schema)) == []
-
-
-def lax_booleans(schema: Any, path: str = "") -> Iterator[str]:
-    """Places of a core schema where "yes" or 1 would do for true."""
-    if isinstance(schema, list | tuple):
-        for number, inner in enumerate(schema):
-            yield from lax_booleans(inner, f"{path}[{number}]")
-    elif isinstance(schema, dict):
-        if schema.get("type") == "bool" and not schema.get("strict"):
-            yield path
-        for name, inner in schema.items():
-            if name not in ("metadata", "serialization", "cls", "config", "json_schema_input_schema"):
-                yield from lax_booleans(inner, f"{path}.{name}")
-
-
-@pytest.mark.parametrize("path", MODELS)
-def test_a_boolean_is_true_or_false(path: str) -> None:
-    """A client whose `stream` is "no" wants no stream."""
-    assert list(lax_booleans(TypeAdapter(MODELS[path]).core_schema)) == []
-    assert list(lax_booleans(TypeAdapter(dict[str, bool]).core_schema)) == [".values_schema"]
-
-
-MEASURE = """
-import json, os, resource, sys
-from importlib import import_module
-import api.app
-from pydantic import ValidationError
-from api.bodies import json_text
-
-def peak():
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-def measure(schema, item, head, tail):
-    body = (head + ",".join([item] * (1_900_000 // (len(item) + 1))) + tail).encode()
-    before, verdict = peak(), "valid"
-    try:
-        schema.model_validate(json_text.decode(body))
-    except (ValidationError, ValueError) as error:
-        verdict = type(error).__name__
-    print(verdict, (peak() - before) / len(body), flush=True)
-
-for (module, name), *texts in json.loads(sys.argv[1]):
-    schema = getattr(import_module("api.dialects." + module), name)
-    if child := os.fork():
-        os.waitpid(child, 0)
-    else:
-        measure(schema, *texts)
-        os._exit(0)
-"""
-CHAT = ("openai.schema", "ChatCompletionRequest")
-MOST_BYTES_PER_BYTE = 100.0
-"""Measured: 57 for short messages, which are valid; 0 to 12 for refused bodies. Without the bounds a list of
-numbers in place of messages took 820."""
-COSTS = {
-    "numbers for messages": (CHAT, "1", '{"messages":[', "]}", "ValidationError"),
-    "texts for messages": (CHAT, '"aaaa"', '{"messages":[', "]}", "ValidationError"),
-    "messages": (CHAT, MESSAGE, '{"messages":[', "]}", "valid"),
-    "parts": (CHAT, PART, '{"messages":[{"role":"user","content":[', "]}]}", "TooMuch"),
-    "anthropic": (
-        ("anthropic.schema", "MessagesRequest"),
-        MESSAGE,
-        '{"max_tokens":1,"messages":[',
-        "]}",
-        "valid",
-    ),
-    "responses": (("responses.schema", "CreateResponse"), MESSAGE, '{"input":[', "]}", "valid"),
-    "tokens": (("completions.schema", "CompletionRequest"), "10000", '{"prompt":[', "]}", "valid"),
-    "lists": (CHAT, "[]", '{"messages":[', "]}", "TooMuch"),
-}
-"""By name: a schema, what a body of it is made of, and whether it is valid."""
-
-
-@pytest.fixture(scope="module")
-def costs() -> dict[str, tuple[str, float]]:
-    """Verdict and bytes for each byte of every body, each in a process of its own."""
-    cases = json.dumps([case[:-1] for case in COSTS.values()])
-    command = [sys.executable, "-c", MEASURE, cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {name: (line[0], float(line[1])) for name, line in zip(COSTS, lines, strict=True)}
-
-
-@pytest.mark.parametrize("name", COSTS)
-def test_memory_is_bounded_by_the_bytes_of_a_body(name: str, costs: dict[str, tuple[str, float]]) -> None:
-    """For bodies of 2 MB."""
-    verdict, bytes_per_byte = costs[name]
-    assert verdict == COSTS[name][-1]
-    assert bytes_per_byte < MOST_BYTES_PER_BYTE
-
-
-async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-    await trio.lowlevel.checkpoint()
-    return work()
 
 
 def many(count: int, text: str = "a") -> list[dict[str, Any]]:
@@ -231,6 +125,31 @@ BODIES: list[tuple[str, Callable[[int, str], dict[str, Any]]]] = [
     ("/v1/responses", lambda n, text: {"input": many(n, text), "max_output_tokens": 1}),
     ("/tokenize", lambda n, text: {"messages": many(n, text)}),
 ]
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_every_list_and_object_has_a_bound_and_ends_with_its_first_mistake(path: str) -> None:
+    """Pydantic collects 800 bytes for each mistake; one reported mistake is enough. And a client whose
+    `stream` is "no" wants no stream."""
+    assert list(faults(TypeAdapter(MODELS[path]).core_schema)) == []
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=[path for path, _ in BODIES])
+def test_a_model_takes_a_bounded_number_of_bytes_for_each_object(
+    path: str, body: Callable[[int, str], dict[str, Any]]
+) -> None:
+    """All objects and lists that a body may hold come to 160 MiB."""
+    text = json.dumps(body(10_000, "a")).encode()
+    tracemalloc.start()
+    read_body(MODELS[path], text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000 * (160 << 20) / json_text.MAX_CONTAINERS
+
+
+async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
+    await trio.lowlevel.checkpoint()
+    return work()
 
 
 @pytest.mark.parametrize(("size", "most"), [(400, MODEL_PLACES), (60_000, 1)], ids=["plain", "large"])
@@ -265,7 +184,7 @@ def test_models_of_bodies_are_bounded_however_many_wait(
     assert (lane_of(text) is Lane.LARGE) == (most == 1)
 
     @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
+    async def check(clock: MockClock) -> None:
         nonlocal greatest
         scheduler = make_scheduler(LoopbackLauncher())
         scheduler.offload = in_place
@@ -277,7 +196,7 @@ def test_models_of_bodies_are_bounded_however_many_wait(
             for _ in range(10):
                 nursery.start_soon(partial(client.post, path, content=text))
 
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    check(clock=MockClock(autojump_threshold=0))
     assert 1 <= greatest <= most
 
 
@@ -297,7 +216,7 @@ _HOLDERS = (Body, ChatPrompt, TextPrompt, TokenPrompt, Tool)
 @pytest.mark.parametrize(("path", "body"), PROMPTS)
 @trio_test
 async def test_nobody_holds_the_objects_of_a_prompt_that_is_tokens(
-    path: str, body: dict[str, Any], stream: bool, autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], stream: bool, autojump_clock: MockClock
 ) -> None:
     """Its charge has ended, and the answer may take minutes: a thousand of them were gigabytes."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=100.0))
@@ -354,7 +273,7 @@ def test_what_is_validated_on_the_event_loop_is_small() -> None:
 
 
 @trio_test
-async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_echo_is_bounded(autojump_clock: MockClock) -> None:
     """By n, by the prompts, and by both."""
     scheduler = make_scheduler(LoopbackLauncher())
     long = "x" * (1 << 14)
@@ -372,7 +291,7 @@ async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 
 
 @trio_test
-async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_error_quotes_no_more_than_a_little(autojump_clock: MockClock) -> None:
     """A value may be a megabyte."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:

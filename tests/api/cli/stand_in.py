@@ -46,12 +46,15 @@ def standing_in() -> Iterator[StandIn]:
 
 class _Handler(BaseHTTPRequestHandler):
     stand_in: StandIn
-    server_version = "penstock"
+
+    def version_string(self) -> str:
+        return "penstock"
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self._begin("application/json")
-            self.wfile.write(json.dumps({"data": [{"id": "tiny", "owned_by": "penstock"}]}).encode())
+            model = {"id": "tiny", "owned_by": "penstock", "max_model_len": 131072}
+            self.wfile.write(json.dumps({"data": [model]}).encode())
         else:
             self.send_error(404)
 

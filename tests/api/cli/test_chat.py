@@ -10,7 +10,7 @@ import click
 import httpx
 import pytest
 
-from api.cli.chat import Piece, _question, stream
+from api.cli.chat import _question, stream
 from api.cli.errors import OperatorError
 from api.cli.running_server import ListedModel, RunningServer
 
@@ -23,7 +23,7 @@ def chunk(reason: str | None = None, **delta: Any) -> bytes:
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-def streamed(body: bytes, status: int = 200) -> list[Piece]:
+def streamed(body: bytes, status: int = 200) -> list[tuple[str, str]]:
     def answer(request: httpx.Request) -> httpx.Response:
         assert json.loads(request.content) == {"seed": 1, "stream": True}
         assert request.headers["authorization"] == "Bearer k"
@@ -43,10 +43,10 @@ def test_text_and_thinking_come_in_their_order() -> None:
         + b"data: {\n"
     )
     assert streamed(body) == [
-        Piece("thought", "hm"),
-        Piece("thought", "vLLM"),
-        Piece("text", "Grüße"),
-        Piece("end", "length"),
+        ("thought", "hm"),
+        ("thought", "vLLM"),
+        ("text", "Grüße"),
+        ("end", "length"),
     ]
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from api.cli import event_lines
 from api.cli.event_lines import EndlessLine, EventLines
-from tests.repo.tree import modules
 
 BODY = (
     b': queued 3\r\n\r\nevent: snapshot\ndata: {"a": 1}\n\n'
@@ -39,9 +38,3 @@ def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*lines.feed(b"data: " + b"x" * 90)] == []
     with pytest.raises(EndlessLine):
         list(lines.feed(b"x" * 10))
-
-
-def test_no_stream_is_read_by_httpxs_lines() -> None:
-    """It takes every line break of Unicode for the end of one, and a model may write any of them."""
-    found = [path for path in modules("api") + modules("loadtests") if "iter_lines(" in path.read_text()]
-    assert not found

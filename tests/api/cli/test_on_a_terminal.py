@@ -127,19 +127,11 @@ def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) 
     assert server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "**Hello** you."}
 
 
-def penstock(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "api", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-
-
 def test_a_pipe_gets_the_answer_and_nothing_else(server: StandIn) -> None:
-    done = penstock("chat", "--url", server.url, "--temperature", "0", stdin="question\n")
+    command = [sys.executable, "-m", "api", "chat", "--url", server.url, "--temperature", "0"]
+    done = subprocess.run(
+        command, input="question\n", capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "**Hello** you.\n", "")
     assert server.bodies[-1]["messages"] == [{"role": "user", "content": "question"}]
     assert server.bodies[-1]["temperature"] == 0

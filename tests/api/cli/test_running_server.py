@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 import httpx
@@ -20,7 +21,6 @@ from api.cli.running_server import (
     find,
     refusal,
 )
-from api.options.options import refuse_unknown_variables
 
 HERE = Address("http://127.0.0.1:9")
 ENTRY = {"id": "tiny", "owned_by": "penstock", "max_model_len": 4096, "task": "chat"}
@@ -41,23 +41,19 @@ def failing(error: Exception) -> httpx.MockTransport:
 @pytest.mark.parametrize(
     ("text", "url"),
     [
-        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),
         ("https://gateway/llm/v1", "https://gateway/llm"),
         ("http://[::1]:8000", "http://[::1]:8000"),
+        *((wrong, "") for wrong in ("ftp://x", "http://", "http://a\tb", "http://me:pw@x", "x?a=1")),
     ],
 )
 def test_an_address_may_be_written_as_clients_write_it(text: str, url: str) -> None:
-    assert base_url(text) == url
-
-
-@pytest.mark.parametrize(
-    "text", ["ftp://x", "http://", "http://a\tb", "http://x:y", "http://me:pw@x", "x?a=1"]
-)
-def test_what_is_no_address_is_a_wrong_argument(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        base_url(text)
+    if url:
+        assert base_url(text) == url
+    else:
+        with pytest.raises(click.BadParameter):
+            base_url(text)
 
 
 def test_the_key_may_be_in_the_variable_as_the_server_reads_it() -> None:
@@ -71,28 +67,16 @@ def test_the_key_may_be_in_the_variable_as_the_server_reads_it() -> None:
     assert client_key(" , ") == ","
 
 
-def test_the_default_address_is_not_a_given_one() -> None:
-    """Only in its place may a command start a server."""
-    assert address(None, None, {}) == Address(DEFAULT_URL, None)
-
-
 def test_the_variable_of_serve_moves_the_default() -> None:
     """An operator who moved the server with `PENSTOCK_PORT` finds it with every command; `--url` and
     `PENSTOCK_URL` prevail."""
     moved = {"PENSTOCK_PORT": "18400"}
-    assert address(None, None, moved) == Address("http://127.0.0.1:18400", None)
+    assert address(None, None, {}) == address(None, None, {"PENSTOCK_PORT": "0"}) == Address(DEFAULT_URL)
+    assert address(None, None, moved) == Address("http://127.0.0.1:18400")
     assert address("http://x", None, moved).url == "http://x"
-    assert address(None, None, {"PENSTOCK_PORT": "0"}).url == DEFAULT_URL
-
-
-@pytest.mark.parametrize("port", ["", "x", "-1", "65536", "\N{ARABIC-INDIC DIGIT ONE}"])
-def test_a_variable_that_is_no_port_is_refused(port: str) -> None:
-    with pytest.raises(click.BadParameter, match="PENSTOCK_PORT"):
-        address(None, None, {"PENSTOCK_PORT": port})
-
-
-def test_serve_accepts_the_variable_that_names_a_server() -> None:
-    refuse_unknown_variables({"PENSTOCK_URL": "http://x"})
+    for port in ("", "-1", "65536", "\N{ARABIC-INDIC DIGIT ONE}"):
+        with pytest.raises(click.BadParameter, match="PENSTOCK_PORT"):
+            address(None, None, {"PENSTOCK_PORT": port})
 
 
 @pytest.mark.parametrize(
@@ -118,6 +102,8 @@ def test_a_server_says_what_it_serves() -> None:
     assert [model.name for model in server.chat_models] == ["tiny", "other"]
     with pytest.raises(OperatorError, match="'big'; it has tiny, other, e"):
         server.model("big")
+    with pytest.raises(OperatorError, match="no model that chats: e"):
+        replace(server, models=listed[2:]).model(None)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +115,7 @@ def test_a_server_says_what_it_serves() -> None:
     ],
 )
 def test_penstock_is_known_among_other_servers(entry: object, header: str, ours: bool) -> None:
-    server = find(HERE, answering(200, {"data": [entry]}, server=header))
-    assert server.is_penstock is ours
-    if not ours:
-        with pytest.raises(OperatorError, match="not Penstock: `penstock launch` needs"):
-            server.need_penstock("launch")
-
-
-def test_a_server_of_embeddings_alone_does_not_chat() -> None:
-    server = RunningServer("http://x", None, (ListedModel("e", None, "embedding"),), is_penstock=True)
-    with pytest.raises(OperatorError, match="no model that chats: e"):
-        server.model(None)
+    assert find(HERE, answering(200, {"data": [entry]}, server=header)).is_penstock is ours
 
 
 @pytest.mark.parametrize(
@@ -151,11 +127,8 @@ def test_a_server_of_embeddings_alone_does_not_chat() -> None:
             {"error": {"message": "the host 'x' is not allowed"}},
             "answered 403: the host 'x' is not allowed",
         ),
-        (404, b"<html>no</html>", "answered 404: Not Found"),
         (502, b"", "answered 502: Bad Gateway"),
         (200, b"<html>hello</html>", "is not an OpenAI-compatible server"),
-        (200, [], "is not an OpenAI-compatible server"),
-        (200, {"data": None}, "is not an OpenAI-compatible server"),
         (200, {"data": ["tiny"]}, "is not an OpenAI-compatible server"),
     ],
 )
@@ -163,11 +136,9 @@ def test_another_answer_says_what_is_wrong(status: int, body: object, says: str)
     with pytest.raises(OperatorError, match=says) as caught:
         find(HERE, answering(status, body))
     assert "\n" not in str(caught.value)
-
-
-def test_a_key_that_the_server_does_not_know() -> None:
-    with pytest.raises(OperatorError, match="does not know the API key"):
-        find(Address(HERE.url, "k"), answering(401, {}))
+    if status == 401:
+        with pytest.raises(OperatorError, match="does not know the API key"):
+            find(Address(HERE.url, "k"), answering(401, {}))
 
 
 @pytest.mark.parametrize(

@@ -5,25 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
-from tests.api.client import client_of, events, refused
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.api.client import events, served
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 
 async def ask(*texts: str, **fields: Any) -> tuple[Playback, Any]:
     """Return the answer of an engine that writes `texts`, one for each prompt and choice: an object or
     chunks."""
-    launcher = Playback(*texts)
-    scheduler = make_scheduler(launcher, max_slots=1)
     body = {"prompt": "Once", "max_tokens": 1000, "temperature": 0, **fields}
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(*texts), max_slots=1) as client:
         response = await client.post("/v1/completions", json=body)
-        await scheduler.wait_idle()
     assert response.status_code == 200, response.text
     return launcher, events(response.text) if body.get("stream") else response.json()
 
@@ -41,19 +34,7 @@ def said(chunks: list[Any]) -> dict[int, tuple[str, str | None]]:
 
 
 @trio_test
-async def test_what_chat_has_beside_sampling_is_here_too(autojump_clock: trio.testing.MockClock) -> None:
-    """Cache salt, timeout and min_tokens reach the engine, or the clock."""
-    launcher, _ = await ask("x", cache_salt="mine", min_tokens=3)
-    (submit,) = launcher.submits
-    assert (submit.salt, submit.min_tokens, submit.top_logprobs) == ("mine", 3, None)
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        body = {"prompt": "x", "max_tokens": 1000, "timeout": 0.5}
-        assert (await client.post("/v1/completions", json=body)).status_code == 504
-
-
-@trio_test
-async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_text_is_continued_as_it_stands(autojump_clock: MockClock) -> None:
     """No template; every field that the API reference names."""
     launcher, body = await ask(" upon a time")
     assert body["id"].startswith("cmpl-")
@@ -66,7 +47,7 @@ async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.Moc
 
 
 @trio_test
-async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_of_several_prompts_has_its_choices(autojump_clock: MockClock) -> None:
     """Choice i of prompt p is number p * n + i, and the usage is the sum."""
     texts = ("a1", "a2", "b1", "b2")
     _, whole = await ask(*texts, prompt=["A", "Bb"], n=2)
@@ -98,67 +79,20 @@ async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.test
         (["H", [105]], [[72], [105]]),
     ],
 )
-def test_token_ids_reach_the_engine_as_they_are(prompt: Any, expected: list[list[int]]) -> None:
+@trio_test
+async def test_token_ids_reach_the_engine_as_they_are(
+    prompt: Any, expected: list[list[int]], autojump_clock: MockClock
+) -> None:
     """One list is one prompt; lists of lists are several."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        launcher, _ = await ask("x", prompt=prompt)
-        assert [submit.prompt.tolist() for submit in launcher.submits] == expected
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    launcher, _ = await ask("x", prompt=prompt)
+    assert [submit.prompt.tolist() for submit in launcher.submits] == expected
 
 
 @trio_test
-async def test_the_prompt_is_echoed_where_asked(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_prompt_is_echoed_where_asked(autojump_clock: MockClock) -> None:
     """Also if it was sent as token ids, whole and streamed."""
     for prompt in ("Hé", list("Hé".encode())):
         _, whole = await ask("!", prompt=prompt, echo=True)
         _, streamed = await ask("!", prompt=prompt, echo=True, stream=True)
         assert whole["choices"][0]["text"] == "Hé!"
         assert said(streamed[:-1]) == {0: ("Hé!", "stop")}
-
-
-@trio_test
-async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockClock) -> None:
-    """OpenAI's default for this API is 16 tokens."""
-    _, stopped = await ask("one. two", stop=".")
-    assert (stopped["choices"][0]["text"], stopped["choices"][0]["finish_reason"]) == ("one", "stop")
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        body = (await client.post("/v1/completions", json={"prompt": "x"})).json()
-    assert (body["usage"]["completion_tokens"], body["choices"][0]["finish_reason"]) == (16, "length")
-
-
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"suffix": "end"}, "suffix", "not supported here"),
-    ({"best_of": 2}, "best_of", "not supported here"),
-    ({"best_of": 3, "n": 2}, "best_of", "not supported here"),
-    ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
-    ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "with echo: true it needs"),
-    ({"min_tokens": 17}, "min_tokens", "at most"),
-    ({"messages": [], "prompt": None}, "prompt", "required"),
-    ({"prompt": None}, "prompt", "required"),
-    ({"prompt": []}, "prompt", "send a text"),
-    ({"prompt": {}}, "prompt", "send a text"),
-    ({"prompt": ""}, "prompt", "empty"),
-    ({"prompt": [1, "a"]}, "prompt", "each prompt"),
-    ({"prompt": [True]}, "prompt", "each prompt"),
-    ({"prompt": [[1], [1.5]]}, "prompt", "each prompt"),
-    ({"prompt": [9999]}, "prompt", "vocabulary of 8192"),
-    ({"prompt": [-1]}, "prompt", "vocabulary of 8192"),
-    ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
-    ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
-    ({"prompt": ["x", ""]}, "prompt", "empty"),
-    ({"max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
-    ({"n": 0}, "n", "greater than or equal to 1"),
-]
-
-
-@pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
-def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
-    """400 in OpenAI's shape; if one of several prompts is bad, the engine gets none."""
-    for stream in (False, True):
-        error = refused("/v1/completions", {"prompt": "x", "stream": stream, **fields})
-        assert error["param"] == param
-        assert words in error["message"]

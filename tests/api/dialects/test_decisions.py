@@ -10,18 +10,16 @@ from typing import Any
 import httpx
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
-from scheduler.engine.scripted_answers import digest, scripted_labels
+from scheduler.engine.scripted_backend import digest, scripted_labels
 from scheduler.request import ChatPrompt, Message
-from tests.api.client import chat, client_of, refused
+from tests.api.client import chat, served
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
 
 STATE = "My card was charged twice."
 PREDICATE = {"type": "predicate", "instructions": "The customer is angry."}
@@ -35,11 +33,8 @@ SCORE = {"type": "score", "instructions": "How urgent?", "levels": [{"label": "l
 
 
 async def post(body: dict[str, Any], path: str = "/v1/decisions") -> httpx.Response:
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        response = await client.post(path, json=body)
-        await scheduler.wait_idle()
-    return response
+    async with served(LoopbackLauncher()) as client:
+        return await client.post(path, json=body)
 
 
 def expected(question: Question, *messages: Message) -> Distribution:
@@ -56,7 +51,7 @@ def expected(question: Question, *messages: Message) -> Distribution:
 
 
 @trio_test
-async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_answers_come_in_the_questions_order(autojump_clock: MockClock) -> None:
     response = await post({"input": STATE, "questions": [PREDICATE, CHOICE, SCORE]})
     assert response.status_code == 200, response.text
     body = response.json()
@@ -89,7 +84,7 @@ async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_a_system_one_body_has_its_own_names(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_system_one_body_has_its_own_names(autojump_clock: MockClock) -> None:
     questions = {
         "urgent": {"type": "noul", "instructions": "urgent", "criteria": {"true": "today"}},
         "team": {"type": "choice", "criteria": {"billing": "payments", "tech": None, "sales": {"b": 1}}},
@@ -112,35 +107,34 @@ async def test_a_system_one_body_has_its_own_names(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_a_history_of_an_agent_is_read_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_history_of_an_agent_is_read_as_it_stands(autojump_clock: MockClock) -> None:
+    """With parts of JSON as their text."""
     items = [
-        {"role": "developer", "content": [{"type": "input_text", "text": "You judge."}]},
         {"role": "user", "content": [{"type": "input_json", "data": {"a": [1, None]}}]},
         {"type": "function_call", "call_id": "c", "name": "read", "arguments": '{"path": "x"}'},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "file"}]},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "Read."}]},
     ]
     response = await post({"input": items, "questions": [PREDICATE]})
     assert response.status_code == 200, response.text
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"path": "x"}}}
     messages: list[Message] = [
-        {"role": "system", "content": "You judge."},
         {"role": "user", "content": '{"a": [1, null]}'},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "file"},
-        {"role": "assistant", "content": "Read."},
     ]
     question = statement("The customer is angry.")
     assert response.json()["answers"][0]["probability"] == expected(question, *messages).shares[0]
 
 
+ODD = ["", " ", "\u202eabc", "e\u0301", "כן", "不", "🙂" * 9, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
+
+
 @pytest.mark.parametrize("count", [2, 26, 27, 100, MAX_OPTIONS])
 @trio_test
-async def test_any_number_of_options_has_its_probabilities(
-    count: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Beyond 26 by a letter and a digit: one read of the letters, and one behind each letter."""
-    values = [f"option {number}" for number in range(count)]
+async def test_any_number_of_options_has_its_probabilities(count: int, autojump_clock: MockClock) -> None:
+    """Beyond 26 by a letter and a digit: one read of the letters, and one behind each letter. Labels stand
+    for them: none is a token that the model must know."""
+    values = [f"{ODD[number % len(ODD)]}{number}" for number in range(count)]
     body = {"type": "choice", "instructions": "q", "choices": [{"value": value} for value in values]}
     response = await post({"input": STATE, "questions": [body]})
     assert response.status_code == 200, response.text
@@ -152,9 +146,7 @@ async def test_any_number_of_options_has_its_probabilities(
 
 
 @trio_test
-async def test_a_chat_model_ranks_by_a_decision_about_each_document(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_chat_model_ranks_by_decisions(autojump_clock: MockClock) -> None:
     response = await post({"query": "a fruit", "documents": ["apple", "nail", "pear"]}, "/v1/rerank")
     assert response.status_code == 200, response.text
     question = statement("The document answers the query.")
@@ -167,37 +159,11 @@ async def test_a_chat_model_ranks_by_a_decision_about_each_document(
     assert {one["document"]["text"]: one["relevance_score"] for one in results} == shares
 
 
-def question_of(**changes: Any) -> dict[str, Any]:
-    return {"input": "x", "questions": [{**CHOICE, **changes}]}
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"input": "x", "questions": []}, "questions"),
-        ({"input": "x", "questions": [PREDICATE] * 401}, "questions"),
-        ({"input": [], "questions": [PREDICATE]}, "input"),
-        ({"questions": [PREDICATE]}, "input"),
-        (question_of(choices=[{"value": "a"}]), "choices"),
-        (question_of(choices=[{"value": "a"}, {"value": "a"}]), "two choices have one value"),
-        (question_of(choices=[{"value": ""}, {"value": "a"}]), "a choice is empty"),
-        (question_of(choices=[{"value": 1}, {"value": "a"}]), "choices.0.value"),
-        (question_of(choices=[{"value": str(at)} for at in range(256)]), "choices"),
-        (question_of(instructions=""), "instructions"),
-        ({"input": "x", "questions": [{**SCORE, "levels": [{"label": "one"}]}]}, "levels"),
-        ({"input": "x", "questions": [{"type": "box", "instructions": "i"}]}, "questions.0"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}], "questions": [PREDICATE]}, "input"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_by_its_place(body: dict[str, Any], field: str) -> None:
-    assert field in refused("/v1/decisions", body)["message"]
-
-
 @trio_test
-async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bodies_of_one_salt_share_a_state(autojump_clock: MockClock) -> None:
     """vLLM's `cache_salt`; without one, with all that have none."""
-    scheduler, cached = make_scheduler(LoopbackLauncher(), kv_cache_bytes=1 << 20), []
-    async with running(scheduler), client_of(scheduler) as client:
+    cached = []
+    async with served(LoopbackLauncher(), kv_cache_bytes=1 << 20) as client:
         for salt in ("a", None, "b", "a"):
             body = {"input": STATE, "questions": [PREDICATE], "cache_salt": salt}
             usage = (await client.post("/v1/decisions", json=body)).json()["usage"]
@@ -205,28 +171,7 @@ async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.Moc
     assert cached == [False, False, False, True]
 
 
-ODD = ["", " ", "\u202eabc", "é\u0301", "כן", "不", "🙂" * 300, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
-
-
-@trio_test
-async def test_values_of_any_script_come_back_as_they_are(autojump_clock: trio.testing.MockClock) -> None:
-    """Labels stand for them: none is a token that the model must know."""
-    choices = [{"value": value or "-"} for value in ODD]
-    levels = [{"label": value or "-"} for value in (*ODD, *ODD)]
-    body = {
-        "input": STATE,
-        "questions": [
-            {**CHOICE, "choices": choices},
-            {"type": "score", "instructions": "q", "levels": levels},
-        ],
-    }
-    choice, score = (await post(body)).json()["answers"]
-    assert [one["value"] for one in choice["probabilities"]] == [one["value"] for one in choices]
-    assert [one["label"] for one in score["probabilities"]] == [one["label"] for one in levels]
-
-
 LONG = {**CHOICE, "choices": [{"value": f"{at} {'x' * 165}"} for at in range(255)]}
-EMPTY = {"q": {"type": "choice", "criteria": {"": ""}}}
 
 
 @pytest.mark.parametrize(
@@ -236,33 +181,24 @@ EMPTY = {"q": {"type": "choice", "criteria": {"": ""}}}
         ("decisions", {"input": "x", "questions": [PREDICATE, LONG]}, "maximum context length"),
         ("decisions", {"input": "x", "questions": [LONG] * 400}, "more than 65536 objects"),
         ("systemone", {"state": ["x" * 50_000], "questions": {"q": {"type": "noul"}}}, "context length"),
-        ("systemone", {"state": "x", "questions": EMPTY}, "at least 1 character"),
     ],
 )
 @trio_test
 async def test_a_hostile_body_is_a_400_and_holds_nobody_up(
-    path: str, body: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], words: str, autojump_clock: MockClock
 ) -> None:
     """States and questions beyond the context. A chat beside it is answered."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    content, headers = json.dumps(body), {"content-type": "application/json"}
-    async with running(scheduler), client_of(scheduler) as client, trio.open_nursery() as nursery:
+    async with served(LoopbackLauncher()) as client, trio.open_nursery() as nursery:
         nursery.start_soon(answered, client)
-        response = await client.post(f"/v1/{path}", content=content, headers=headers)
+        response = await client.post(f"/v1/{path}", content=json.dumps(body))
         assert response.status_code == 400
         error = response.json()["error"]
         assert words in error["message"]
         assert (error["param"] == next(iter(body))) == ("context" in words)
-        await scheduler.wait_idle()
 
 
 async def answered(client: httpx.AsyncClient) -> None:
     assert (await client.post("/v1/chat/completions", json=chat(max_tokens=4))).status_code == 200
-
-
-def test_pictures_are_refused_by_name() -> None:
-    body = {"state": "x", "images": ["data:image/png;base64,AAAA"], "questions": {"q": {"type": "noul"}}}
-    assert refused("/v1/systemone", body)["param"] == "images"
 
 
 @given(st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=26))
@@ -277,8 +213,17 @@ def test_probabilities_add_up_and_their_statistics_stay_within_bounds(logarithms
     assert 0 < found.mass <= 1
 
 
-def test_confidence_is_none_where_all_is_even_and_whole_where_one_is_sure() -> None:
-    even, sure = Distribution((0.25,) * 4, 1.0), Distribution((0.0, 1.0, 0.0, 0.0), 1.0)
-    assert (even.peak, even.nearness, even.position) == (0.0, 0.0, 1.5)
-    assert (sure.peak, sure.nearness, sure.position) == (1.0, 1.0, 1.0)
-    assert Distribution((0.08, 0.85, 0.07), 1.0).peak == pytest.approx(0.775)
+@pytest.mark.parametrize(
+    ("shares", "peak", "nearness", "position"),
+    [
+        ((0.25,) * 4, 0.0, 0.0, 1.5),
+        ((0.0, 1.0, 0.0, 0.0), 1.0, 1.0, 1.0),
+        ((0.08, 0.85, 0.07), 0.775, 0.775, 0.99),
+    ],
+)
+def test_confidence_is_typesafes(
+    shares: tuple[float, ...], peak: float, nearness: float, position: float
+) -> None:
+    """None where all is even, and whole where one is sure."""
+    found = Distribution(shares, 1.0)
+    assert (found.peak, found.nearness, found.position) == pytest.approx((peak, nearness, position))

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
-from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
-from scheduler.engine.scripted_answers import digest, scripted_vector
+from scheduler.engine.scripted_backend import digest, scripted_vector
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.service import Scheduler
@@ -60,7 +55,7 @@ def text_tokens(text: str) -> list[int]:
 
 
 @trio_test
-async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: MockClock) -> None:
     """A text, texts, token ids and lists of them; ids are taken as they are."""
     forms: list[tuple[Any, list[list[int]]]] = [
         ("one", [text_tokens("one")]),
@@ -80,57 +75,34 @@ async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: trio
         assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-@trio_test
-async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock) -> None:
-    """Bytes of float32, which OpenAI's own client asks for."""
-    body = {"input": ["a", "bc"]}
-    floats = (await post(body)).json()["data"]
-    packed = (await post({**body, "encoding_format": "base64"})).json()["data"]
-    for one, other in zip(floats, packed, strict=True):
-        assert array("f", base64.b64decode(other["embedding"])).tolist() == one["embedding"]
-
-
 @pytest.mark.parametrize(
-    ("fields", "param", "words"),
+    ("fields", "words"),
     [
-        ({"input": ""}, "input", "a text is empty"),
-        ({"input": []}, "input", "send a text"),
-        ({"input": ["a", ""]}, "input", "a text is empty"),
-        ({"input": [[]]}, "input", "a text is empty"),
-        ({"input": {"text": "a"}}, "input", "send a text"),
-        ({"input": ["a", None]}, "input", "text or a list of token ids"),
-        ({"input": [9000]}, "input", "outside the vocabulary"),
-        ({"input": [-1]}, "input", "outside the vocabulary"),
-        ({}, "input", "required"),
+        ({"input": [9000]}, "outside the vocabulary"),
+        ({"input": [-1]}, "outside the vocabulary"),
         (
             {"input": "x" * CONTEXT},
-            "input",
             f"context length is {CONTEXT} tokens. However, your request has {CONTEXT + 1} input tokens",
         ),
-        ({"input": "x" * 9000}, "input", "your request has at least 4096 input tokens"),
-        ({"input": ["a"] * (MAX_INPUTS + 1)}, "input", f"at most {MAX_INPUTS}"),
-        ({"input": "a", "dimensions": 5}, "dimensions", "4 or 8 or 16"),
-        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
-        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
-        ({"input": "a", "truncate_prompt_tokens": 500}, "truncate_prompt_tokens", "context 400"),
-        ({"input": "a", "prompt_name": "other"}, "prompt_name", "'query', 'document'"),
-        ({"input": "a", "messages": [{}]}, "messages", "send texts"),
+        ({"input": "x" * 9000}, "your request has at least 4096 input tokens"),
+        ({"dimensions": 5}, "4 or 8 or 16"),
+        ({"truncate_prompt_tokens": 500}, "context 400"),
+        ({"prompt_name": "other"}, "'query', 'document'"),
     ],
 )
 @trio_test
-async def test_what_cannot_be_embedded_is_refused_by_name(
-    fields: dict[str, Any], param: str, words: str, autojump_clock: trio.testing.MockClock
+async def test_what_this_model_cannot_embed_is_refused_by_name(
+    fields: dict[str, Any], words: str, autojump_clock: MockClock
 ) -> None:
-    """With the numbers, in OpenAI's form, before anything reaches the engine."""
-    response = await post(fields)
+    """With the numbers, before anything reaches the engine."""
+    response = await post({"input": "a", **fields})
     error = response.json()["error"]
-    assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert (response.status_code, error["param"]) == (400, next(iter(fields)))
     assert words in error["message"]
 
 
 @trio_test
-async def test_a_text_may_fill_the_context(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_text_may_fill_the_context(autojump_clock: MockClock) -> None:
     """Nothing is written behind it, so no room is kept for an answer."""
     response = await post({"input": "x" * (CONTEXT - 1)})
     assert response.json()["usage"]["prompt_tokens"] == CONTEXT
@@ -139,7 +111,7 @@ async def test_a_text_may_fill_the_context(autojump_clock: trio.testing.MockCloc
 @pytest.mark.parametrize(("most", "kept"), [(4, b"xyz"), (1, b""), (-1, b"xyz" + b"w" * 396)])
 @trio_test
 async def test_a_truncated_text_keeps_its_end_token(
-    most: int, kept: bytes, autojump_clock: trio.testing.MockClock
+    most: int, kept: bytes, autojump_clock: MockClock
 ) -> None:
     """vLLM's `truncate_prompt_tokens`: the first tokens count, -1 as many as the context has. The vector of a
     last-token embedder is that of the end token, which stays."""
@@ -148,24 +120,25 @@ async def test_a_truncated_text_keeps_its_end_token(
 
 
 @trio_test
-async def test_dimensions_are_the_models(autojump_clock: trio.testing.MockClock) -> None:
+async def test_dimensions_are_the_models(autojump_clock: MockClock) -> None:
     """Those that its config.json names, and the whole vector; without any only the whole."""
-    for dimensions in (4, 8, 16):
-        body = {"input": "a", "dimensions": dimensions}
-        embedding = (await post(body)).json()["data"][0]["embedding"]
-        assert embedding == vector(text_tokens("a"))[:dimensions]
-    plain = replace(EMBEDDER, matryoshka=False)
-    assert (await post({"input": "a", "dimensions": 16}, plain)).status_code == 200
-    refused = await post({"input": "a", "dimensions": 8}, plain)
-    assert refused.status_code == 400
-    assert "is_matryoshka" in refused.json()["error"]["message"]
-    anything = replace(EMBEDDER, matryoshka=True)
-    assert (await post({"input": "a", "dimensions": 5}, anything)).status_code == 200
-    assert (await post({"input": "a", "dimensions": 17}, anything)).status_code == 400
+    models: list[tuple[Any, tuple[int, ...], int]] = [
+        ((4, 8), (4, 8, 16), 5),
+        (False, (16,), 8),
+        (True, (5,), 17),
+    ]
+    for matryoshka, has, lacks in models:
+        embedder = replace(EMBEDDER, matryoshka=matryoshka)
+        for dimensions in has:
+            found = (await post({"input": "a", "dimensions": dimensions}, embedder)).json()["data"]
+            assert found[0]["embedding"] == vector(text_tokens("a"))[:dimensions]
+        refused = await post({"input": "a", "dimensions": lacks}, embedder)
+        assert refused.status_code == 400
+        assert matryoshka or "is_matryoshka" in refused.json()["error"]["message"]
 
 
 @trio_test
-async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_named_prompt_goes_before_each_text(autojump_clock: MockClock) -> None:
     """As the model's sentence-transformers files have it; the default one where a body names none."""
     body = (await post({"input": ["a", "b"], "prompt_name": "query"})).json()
     assert [entry["embedding"] for entry in body["data"]] == [
@@ -191,7 +164,7 @@ async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing
 )
 @trio_test
 async def test_an_embedder_answers_nothing_else(
-    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], autojump_clock: MockClock
 ) -> None:
     """400 in the client's own dialect, also where it asked for a stream."""
     scheduler = embedding_scheduler()
@@ -203,19 +176,7 @@ async def test_an_embedder_answers_nothing_else(
 
 
 @trio_test
-async def test_a_chat_model_gives_no_vectors(autojump_clock: trio.testing.MockClock) -> None:
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        body = {"input": "a", "prompt_name": "query", "dimensions": 3}
-        response = await client.post("/v1/embeddings", json=body)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == "model"
-        assert "/v1/chat/completions" in response.json()["error"]["message"]
-        assert (await client.get("/v1/models")).json()["data"][0]["task"] == "chat"
-
-
-@trio_test
-async def test_models_say_what_they_are_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_models_say_what_they_are_for(autojump_clock: MockClock) -> None:
     scheduler = embedding_scheduler()
     async with running(scheduler), client_of(scheduler, model=MODEL) as client:
         (listed,) = (await client.get("/v1/models")).json()["data"]

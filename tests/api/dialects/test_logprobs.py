@@ -9,18 +9,13 @@ from typing import Any
 
 import openai
 import pytest
-import trio
-import trio.testing
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, client_of
 from tests.api.dialects.test_chat_tools import HERMES
-from tests.api.dialects.test_official_client import official
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.api.dialects.test_official_dialects import gpt
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -51,13 +46,13 @@ def expected(place: int) -> float:
 @asynccontextmanager
 async def playing(*texts: str, answer_format: AnswerFormat = HERMES) -> AsyncIterator[openai.AsyncOpenAI]:
     scheduler = make_scheduler(Playback(*texts), answer_format=answer_format)
-    async with running(scheduler), official(scheduler) as client:
+    async with running(scheduler), gpt(scheduler) as client:
         yield client
 
 
-def check_entries(entries: Any, top: int, *, with_bytes: bool = True) -> None:
+def check_entries(entries: Any, top: int, *, is_there: bool = True) -> None:
     """Check that there is one entry for each token of the text, and no other, with the engine's values."""
-    if with_bytes:
+    if is_there:
         assert [entry.token for entry in entries] == TOKENS
         assert bytes(byte for entry in entries for byte in entry.bytes).decode() == ANSWER
     for place, entry in enumerate(entries):
@@ -70,53 +65,37 @@ def check_entries(entries: Any, top: int, *, with_bytes: bool = True) -> None:
 
 
 @trio_test
-async def test_chat(autojump_clock: trio.testing.MockClock) -> None:
+async def test_chat(autojump_clock: MockClock) -> None:
     """`content` has the text's tokens; reasoning has none."""
     for top in (0, 2, 20):
+        ask: Any = {"model": "tiny", "messages": ASK, "logprobs": True, "top_logprobs": top}
         async with playing(SAID) as client:
-            whole = await client.chat.completions.create(
-                model="tiny", messages=ASK, logprobs=True, top_logprobs=top
-            )
-            stream = await client.chat.completions.create(
-                model="tiny", messages=ASK, logprobs=True, top_logprobs=top, stream=True
-            )
-            chunks = [chunk async for chunk in stream]
+            whole = await client.chat.completions.create(**ask)
+            chunks = [chunk async for chunk in await client.chat.completions.create(**ask, stream=True)]
+            async with client.chat.completions.stream(**ask) as stream:
+                final = await stream.get_final_completion()
         (choice,) = whole.choices
         assert choice.message.content == ANSWER
-        assert choice.logprobs is not None
         check_entries(choice.logprobs.content, top)
+        assert final.choices[0].logprobs == choice.logprobs, "the client's accumulator joins the lists"
         found = [chunk.choices[0].logprobs for chunk in chunks]
         check_entries([entry for one in found if one is not None for entry in one.content or ()], top)
-        assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks]) == ANSWER
 
 
 @trio_test
-async def test_the_clients_accumulator_keeps_them(autojump_clock: trio.testing.MockClock) -> None:
-    """`client.chat.completions.stream` joins the chunks' lists to the whole answer's."""
-    async with (
-        playing(SAID) as client,
-        client.chat.completions.stream(model="tiny", messages=ASK, logprobs=True, top_logprobs=2) as stream,
-    ):
-        final = await stream.get_final_completion()
-    assert final.choices[0].logprobs is not None
-    check_entries(final.choices[0].logprobs.content, 2)
-
-
-@trio_test
-async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_choice_has_its_own(autojump_clock: MockClock) -> None:
     """And a request without logprobs gets none."""
+    ask: Any = {"model": "tiny", "messages": ASK}
     async with playing("abc", "de", answer_format=PLAIN) as client:
-        two: ChatCompletion = await client.chat.completions.create(
-            model="tiny", messages=ASK, logprobs=True, n=2
-        )
-        none = await client.chat.completions.create(model="tiny", messages=ASK, logprobs=False)
+        two: ChatCompletion = await client.chat.completions.create(**ask, logprobs=True, n=2)
+        none: ChatCompletion = await client.chat.completions.create(**ask, logprobs=False)
     lists = [choice.logprobs.content or [] for choice in two.choices if choice.logprobs]
     assert ["".join([entry.token for entry in entries]) for entries in lists] == ["abc", "de"]
     assert none.choices[0].logprobs is None
 
 
 @trio_test
-async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
+async def test_completions(autojump_clock: MockClock) -> None:
     """The completions shape: parallel lists; partial characters by their bytes as keys; offsets into the
     text; the chosen token among the likeliest, even if that makes one more."""
     async with playing(ANSWER, answer_format=PLAIN) as client:
@@ -139,9 +118,10 @@ async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
 
 
 @trio_test
-async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
+async def test_responses(autojump_clock: MockClock) -> None:
     """On request, in the part, in the deltas and when the text is done."""
     asks: list[dict[str, Any]] = [
+        {},
         {"include": ["message.output_text.logprobs"]},
         {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
         {"top_logprobs": 3},
@@ -154,41 +134,10 @@ async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
             events = [event async for event in stream]
         for response in (whole, events[-1].response):
             (part,) = response.output[-1].content
-            assert part.text == ANSWER
-            assert response.top_logprobs == top
-            check_entries(part.logprobs, top)
+            assert (part.text, response.top_logprobs) == (ANSWER, top)
+            assert fields or part.logprobs == []
+            check_entries(part.logprobs, top, is_there=bool(fields))
         deltas = [event for event in events if event.type == "response.output_text.delta"]
-        check_entries([entry for event in deltas for entry in event.logprobs], top, with_bytes=False)
+        check_entries([entry for event in deltas for entry in event.logprobs], top, is_there=False)
         (done,) = [event for event in events if event.type == "response.output_text.done"]
-        assert [entry.token for entry in done.logprobs] == TOKENS
-
-
-@trio_test
-async def test_responses_without(autojump_clock: trio.testing.MockClock) -> None:
-    """Without a request the lists are present, as the client's types require, and empty."""
-    async with playing(SAID) as client:
-        whole: Any = await client.responses.create(model="tiny", input="x", top_logprobs=0)
-    assert whole.output[-1].content[0].logprobs == []
-
-
-@trio_test
-async def test_min_tokens(autojump_clock: trio.testing.MockClock) -> None:
-    """Neither the end of sequence nor a stop string ends the answer earlier; in completions as in chat."""
-    plan = ScriptedPlan(step_seconds=0.01, stop_after=2)
-    scheduler = make_scheduler(LoopbackLauncher(), plan)
-    async with running(scheduler), client_of(scheduler) as client:
-
-        async def ask(path: str, **fields: Any) -> Any:
-            body = chat(**fields) if "chat" in path else {"prompt": "x", "max_tokens": 8, **fields}
-            answer = (await client.post(path, json=body)).json()
-            return answer["choices"][0], answer["usage"]["completion_tokens"]
-
-        for path in ("/v1/chat/completions", "/v1/completions"):
-            _, tokens = await ask(path)
-            assert tokens == 2
-            choice, tokens = await ask(path, min_tokens=5)
-            assert (tokens, choice["finish_reason"]) == (6, "stop")
-            _, tokens = await ask(path, min_tokens=5, stop=[" "])
-            assert tokens == 6
-            choice, tokens = await ask(path, min_tokens=8)
-            assert (tokens, choice["finish_reason"]) == (8, "length")
+        assert [entry.token for entry in done.logprobs] == (TOKENS if fields else [])

@@ -6,16 +6,14 @@ import json
 from typing import Any
 
 import hypothesis.strategies as st
-import trio.testing
 from hypothesis import given
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.admin.live import snapshot
 from api.dialects.openai.messages import CalledFunction
-from scheduler.service import Scheduler
-from tests.api.client import client_of
+from tests.api.client import client_of, served
 from tests.api.dialects.test_chat_tools import HERMES, ask, joined
 from tests.api.test_agents import captured
 from tests.api.transcripts import named_events, response_of
@@ -33,79 +31,55 @@ MARK = {"malformed_tool_call": True}
 PARAMETERS = {"type": "object", "properties": {"zone": {"type": "string"}}}
 
 
-def serving(*texts: str) -> Scheduler:
-    return make_scheduler(Playback(*texts), answer_format=HERMES)
+TOOL = {"name": "get_time", "input_schema": PARAMETERS}
+FUNCTION = {"type": "function", "name": "get_time", "parameters": PARAMETERS}
+ASKED = [{"role": "user", "content": "What time is it?"}]
 
 
-async def messages(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Anthropic's: the whole message, and the events of the streamed one."""
-    body = {
-        "max_tokens": 500,
-        "messages": [{"role": "user", "content": "What time is it?"}],
-        "tools": [{"name": "get_time", "input_schema": PARAMETERS}],
-    }
-    scheduler = serving(text)
-    async with running(scheduler), client_of(scheduler) as client:
-        whole = await client.post("/v1/messages", json=body)
-        streamed = await client.post("/v1/messages", json={**body, "stream": True})
-        await scheduler.wait_idle()
+async def both(path: str, text: str, **body: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The whole answer, and the events of the streamed one."""
+    async with served(Playback(text), answer_format=HERMES) as client:
+        whole = await client.post(path, json=body)
+        streamed = await client.post(path, json={**body, "stream": True})
     assert (whole.status_code, streamed.status_code) == (200, 200)
     return whole.json(), named_events(streamed.text)
 
 
-async def responses(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole response and the streamed one."""
-    tools = [{"type": "function", "name": "get_time", "parameters": PARAMETERS}]
-    body = {"input": "What time is it?", "tools": tools}
-    scheduler = serving(text)
-    async with running(scheduler), client_of(scheduler) as client:
-        whole = await client.post("/v1/responses", json=body)
-        streamed = await client.post("/v1/responses", json={**body, "stream": True})
-        await scheduler.wait_idle()
-    assert (whole.status_code, streamed.status_code) == (200, 200)
-    return whole.json(), response_of(named_events(streamed.text))
-
-
 @trio_test
-async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: MockClock) -> None:
     """The reason is the good one's."""
-    whole, found = await messages(f"{UNKNOWN}\n{GOOD}")
+    said = f"{UNKNOWN}\n{GOOD}"
+    whole, found = await both("/v1/messages", said, max_tokens=500, messages=ASKED, tools=[TOOL])
     assert [block["type"] for block in whole["content"]] == ["text", "tool_use"]
     (last,) = (event for event in found if event["type"] == "message_delta")
     assert whole["stop_reason"] == last["delta"]["stop_reason"] == "tool_use"
     assert whole["penstock"] == last["penstock"] == MARK
-    whole, streamed = await responses(f"{UNKNOWN}\n{GOOD}")
-    for response in (whole, streamed):
+    whole, found = await both("/v1/responses", said, input=ASKED, tools=[FUNCTION])
+    for response in (whole, response_of(found)):
         assert [item["type"] for item in response["output"]] == ["message", "function_call"]
-    _, body = await ask(f"{UNKNOWN}\n{GOOD}")
-    _, chunks = await ask(f"{UNKNOWN}\n{GOOD}", stream=True)
+    _, body = await ask(said)
+    _, chunks = await ask(said, stream=True)
     for message in (body["choices"][0]["message"], joined(chunks[:-1])):
         assert (message["content"].strip(), len(message["tool_calls"])) == (UNKNOWN, 1)
 
 
 @trio_test
-async def test_codex_goes_on_with_its_session(autojump_clock: trio.testing.MockClock) -> None:
+async def test_codex_goes_on_with_its_session(autojump_clock: MockClock) -> None:
     """It sends the call back with its complaint, in the next request and by previous_response_id."""
     sent = captured("codex")
     call = STARTED.replace("get_time", "exec_command")
-    scheduler = serving(call, call, "Sorry.", "Sorry.")
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(Playback(call, "Sorry.", "Sorry."), answer_format=HERMES) as client:
 
-        async def ask(**changed: Any) -> dict[str, Any]:
+        async def ask(**changed: Any) -> Any:
             body = {**sent["body"], "stream": False, **changed}
             response = await client.post(sent["path"], headers=sent["headers"], json=body)
             assert response.status_code == 200, response.text
-            found: dict[str, Any] = response.json()
-            return found
+            return response.json()
 
         first = await ask(store=True)
         (item,) = first["output"]
-        complaint = {
-            "type": "function_call_output",
-            "call_id": item["call_id"],
-            "output": "failed to parse function arguments",
-        }
-        await ask()
+        output = "failed to parse function arguments"
+        complaint = {"type": "function_call_output", "call_id": item["call_id"], "output": output}
         again = await ask(input=[*sent["body"]["input"], item, complaint])
         stored = await ask(input=[complaint], previous_response_id=first["id"])
     assert again["output"][0]["content"][0]["text"] == "Sorry."
@@ -155,15 +129,11 @@ def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
 
 
 @trio_test
-async def test_operators_see_a_model_that_drifts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_operators_see_a_model_that_drifts(autojump_clock: MockClock) -> None:
     """Each call is counted once, by the model's notation and by what is wrong, also on the live page; the
     first of a kind is logged. A good call is none, and no request has failed."""
-    scheduler = serving(f"{UNKNOWN}{STARTED}{UNKNOWN}{GOOD}{HALF}")
-    body = {
-        "max_tokens": 500,
-        "messages": [{"role": "user", "content": "x"}],
-        "tools": [{"name": "get_time", "input_schema": PARAMETERS}],
-    }
+    scheduler = make_scheduler(Playback(f"{UNKNOWN}{STARTED}{UNKNOWN}{GOOD}{HALF}"), answer_format=HERMES)
+    body = {"max_tokens": 500, "messages": ASKED, "tools": [TOOL]}
     expected = {"no_call": 4, "arguments": 2, "unfinished": 2}
     async with running(scheduler), client_of(scheduler) as client:
         with capture_logs() as logs:

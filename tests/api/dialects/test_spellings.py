@@ -16,10 +16,10 @@ from api.dialects.completions import decode as completions
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.openai import decode as openai
 from api.dialects.openai.schema import ChatCompletionRequest
-from api.dialects.openai.thinking import ThinkingFields, budget_field_of
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.responses import decode as responses
 from api.dialects.responses.schema import CreateResponse
-from api.dialects.responses.tools import Offered
+from api.dialects.responses.store import Referred, ResponseStore
 from api.dialects.spellings import (
     CONSTRAINT,
     MEANINGS,
@@ -44,6 +44,7 @@ class Dialect:
 
 
 TURN = [{"role": "user", "content": "hello"}]
+NOTHING = Referred(ResponseStore.by_default(), "", ())
 CHAT = Dialect(
     "chat", ChatCompletionRequest, {"messages": TURN}, lambda body: openai.generation_request(body)
 )
@@ -54,7 +55,7 @@ RESPONSES = Dialect(
     "responses",
     CreateResponse,
     {"input": "hello"},
-    lambda body: responses.generation_request(body, [], Offered.of(body.tools)),
+    lambda body: responses.decoded(body, None, NOTHING).requests[0],
 )
 MESSAGES = Dialect(
     "messages",
@@ -66,6 +67,14 @@ DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 GBNF = 'root ::= "a" | "b"'
+
+LOOSE = {"name": "n", "schema": SCHEMA}
+STRICT = {**LOOSE, "strict": True}
+
+
+def fits(place: str, *, exact: bool = True) -> JsonText:
+    return JsonText(SCHEMA, f"{place}.schema", exact=exact)
+
 
 EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "max_tokens": [(7, 7)],
@@ -85,42 +94,22 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "reasoning.max_tokens": [(5, 5)],
     "response_format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "response_format")),
-        ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "response_format.schema")),
-        (
-            {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
-            JsonText(SCHEMA, "response_format.json_schema.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "schema": SCHEMA},
-            JsonText(SCHEMA, "response_format.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True}},
-            JsonText(SCHEMA, "response_format.json_schema.schema"),
-        ),
+        ({"type": "json_object", "schema": SCHEMA}, fits("response_format")),
+        ({"type": "json_schema", "json_schema": LOOSE}, fits("response_format.json_schema", exact=False)),
+        ({"type": "json_schema", "schema": SCHEMA}, fits("response_format", exact=False)),
+        ({"type": "json_schema", "json_schema": STRICT}, fits("response_format.json_schema")),
         ({"type": "text"}, None),
     ],
     "text.format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "text.format")),
-        ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "text.format.schema")),
-        (
-            {"type": "json_schema", "name": "n", "schema": SCHEMA},
-            JsonText(SCHEMA, "text.format.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True},
-            JsonText(SCHEMA, "text.format.schema"),
-        ),
+        ({"type": "json_object", "schema": SCHEMA}, fits("text.format")),
+        ({"type": "json_schema", **LOOSE}, fits("text.format", exact=False)),
+        ({"type": "json_schema", **STRICT}, fits("text.format")),
     ],
-    "output_config.format": [
-        ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_config.format.schema"))
-    ],
+    "output_config.format": [({"type": "json_schema", "schema": SCHEMA}, fits("output_config.format"))],
     "output_format": [
-        (
-            {"type": "json_schema", "schema": SCHEMA, "strict": False},
-            JsonText(SCHEMA, "output_format.schema", exact=False),
-        ),
-        ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_format.schema")),
+        ({"type": "json_schema", "schema": SCHEMA, "strict": False}, fits("output_format", exact=False)),
+        ({"type": "json_schema", "schema": SCHEMA}, fits("output_format")),
     ],
     "structured_outputs.json": [(SCHEMA, JsonText(SCHEMA, "structured_outputs.json"))],
     "structured_outputs.regex": [("a+", Pattern("a+", "structured_outputs.regex"))],
@@ -234,7 +223,7 @@ def test_thinking_that_is_off_has_no_budget(dialect: Dialect, budgets: dict[str,
     body = {**dialect.body, "enable_thinking": False, "thinking_token_budget": 5, **budgets}
     read = dialect.schema.model_validate(body)
     assert isinstance(read, ThinkingFields)
-    assert budget_field_of(read) == ""
+    assert THINKING_BUDGET.asked_by(read) is None
     request = dialect.decode(read)
     assert request.thinking_tokens is None
     assert isinstance(request.prompt, ChatPrompt)

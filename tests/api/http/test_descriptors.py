@@ -30,26 +30,17 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted:
     assert said == [str(got), str(got), str(hard)]
 
 
-@pytest.mark.parametrize(
-    ("descriptors", "connections", "refusals"),
-    [(4096, 1024, 64), (1152, 1024, 64), (1151, 1023, 64), (256, 168, 24), (64, 28, 4), (4, 1, 1)],
-)
-def test_connections_fit_into_descriptors(descriptors: int, connections: int, refusals: int) -> None:
-    """The server's own reserve stays free, also with every connection and refusal open."""
-    fitted = fit_descriptors(Limits(refusals=64), descriptors)
-    assert (fitted.connections, fitted.refusals) == (connections, refusals)
-
-
 @given(
     limits=st.builds(Limits, connections=st.integers(1, 9000), refusals=st.integers(1, 9000)),
     descriptors=st.integers(4, 20000),
 )
-def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, descriptors: int) -> None:
-    """Refusals become fewer before connections do, down to an eighth of the room."""
+def test_connections_and_refusals_fit_into_descriptors(limits: Limits, descriptors: int) -> None:
+    """The server's own reserve stays free, and nothing else. Refusals become fewer before connections do,
+    down to an eighth of the room."""
     fitted = fit_descriptors(limits, descriptors)
+    room = descriptors - min(RESERVED_DESCRIPTORS, descriptors // 2)
     assert 1 <= fitted.connections <= limits.connections
     assert 1 <= fitted.refusals <= limits.refusals
-    reserved = min(RESERVED_DESCRIPTORS, descriptors // 2)
-    assert fitted.connections + fitted.refusals <= descriptors - reserved
+    assert fitted.connections + fitted.refusals == min(room, limits.connections + limits.refusals)
     if fitted.connections < limits.connections:
-        assert fitted.refusals <= max(1, (descriptors - reserved) // 8)
+        assert fitted.refusals <= max(1, room // 8)

@@ -1,4 +1,4 @@
-"""Several requests on one connection, in pieces of any size."""
+"""Several requests on one connection: in pieces of any size, and mutated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import hypothesis
 import trio
 import trio.testing
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from starlette.types import Receive, Scope, Send
+from trio.testing import MockClock, trio_test
 
-from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
-from tests.api.http.wire import GET, Client, echo, post, post_chunked, read_body, respond, serving
+from tests.api.http.wire import GET, Client, echo, post, post_chunked, respond, serving
 from tests.examples import examples
+from tests.fakes.mutation import mutations
 
 REQUESTS = [
     (post(b'{"a":1}'), b'POST / {"a":1}'),
@@ -25,30 +26,7 @@ REQUESTS = [
 
 
 @trio_test
-async def test_the_next_request_waits_for_the_answer_before_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """One application call at a time on a connection."""
-    running = 0
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal running
-        running += 1
-        assert running == 1
-        body = await read_body(receive)
-        await trio.sleep(1)
-        running -= 1
-        await respond(send, body)
-
-    async with serving(app) as site:
-        client = site.connect()
-        await client.send(post(b"one") + post(b"two"))
-        assert (await client.read_response()).body == b"one"
-        assert (await client.read_response()).body == b"two"
-
-
-@trio_test
-async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: MockClock) -> None:
     """A client that pipelines without end must wait; its requests are not buffered."""
     release = trio.Event()
 
@@ -69,14 +47,6 @@ async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: trio.testing
         assert (await client.read_response()).body == b"ok"
 
 
-@trio_test
-async def test_a_body_larger_than_the_read_ahead_flows(autojump_clock: trio.testing.MockClock) -> None:
-    """Room is made by what the application takes."""
-    body = b"0123456789" * 1000
-    async with serving(echo, Limits(read_ahead_bytes=64)) as site:
-        assert (await site.connect().ask(post(body))).body == b"POST / " + body
-
-
 def _pieces(wire: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted({cut % len(wire) for cut in cuts}), len(wire)]
     return [wire[a:b] for a, b in pairwise(edges) if a < b]
@@ -92,10 +62,20 @@ def _pieces(wire: bytes, cuts: list[int]) -> list[bytes]:
 def test_how_the_bytes_are_cut_changes_nothing(
     order: list[tuple[bytes, bytes]], cuts: list[int], read_ahead: int, patience: bool
 ) -> None:
-    """Any re-chunking of the requests' bytes gives the same responses."""
+    """Any re-chunking of the requests' bytes gives the same responses, one after the other: room is made by
+    what the application takes, and one request runs at a time."""
+    running = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await echo(scope, receive, send)
+        await trio.lowlevel.checkpoint()
+        running -= 1
 
     async def run() -> None:
-        async with serving(echo, Limits(read_ahead_bytes=read_ahead)) as site:
+        async with serving(app, Limits(read_ahead_bytes=read_ahead)) as site:
             client = site.connect()
             for piece in _pieces(b"".join(request for request, _ in order), cuts):
                 await client.send(piece)
@@ -104,4 +84,44 @@ def test_how_the_bytes_are_cut_changes_nothing(
             for _, answer in order:
                 assert (await client.read_response()).body == answer
 
-    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+CHUNKED = (
+    b"POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nend\r\n0\r\n\r\n"
+)
+HEADERS = (
+    b"GET /h HTTP/1.1\r\nhost: x\r\naccept: */*\r\nconnection: keep-alive\r\nexpect: 100-continue\r\n\r\n"
+)
+_LONGER_THAN_ANY_DEADLINE = 1000.0
+
+wires = mutations(
+    st.lists(st.sampled_from([GET, post(b'{"a": 1}'), CHUNKED, HEADERS]), min_size=1, max_size=3).map(
+        b"".join
+    )
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=examples(300))
+@hypothesis.given(wire=wires, stays=st.booleans())
+def test_no_bytes_break_the_server_or_hold_it(wire: bytes, stays: bool) -> None:
+    """No 500, no reported error, no connection that never ends, and no remaining task."""
+
+    async def run() -> None:
+        async with serving(echo) as site:
+            await trio.testing.wait_all_tasks_blocked()
+            tasks = trio.lowlevel.current_statistics().tasks_living
+            client = site.connect()
+            await client.send(wire)
+            if not stays:
+                await client.stream.send_eof()
+            with trio.fail_after(_LONGER_THAN_ANY_DEADLINE):
+                heard = await client.read_rest()
+            assert b"HTTP/1.1 500" not in heard
+            assert (await site.connect().ask(GET)).status == 200
+            await client.close()
+            await trio.sleep(_LONGER_THAN_ANY_DEADLINE)
+            assert site.server.statistics().open_connections == 0
+            assert trio.lowlevel.current_statistics().tasks_living == tasks
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import trio
 import trio.testing
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http.asgi import Application, Message, Receive, Scope, Send
+from api.http.exchange import Service
 from api.http.limits import Limits
 from api.http.server import Server
 
@@ -64,6 +65,12 @@ class Client:
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
+
+    async def upload(self, *pieces: bytes) -> None:
+        """Send until the server closes."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for piece in pieces:
+                await self.stream.send_all(piece)
 
     async def send_bytewise(self, data: bytes) -> None:
         for at in range(len(data)):
@@ -142,7 +149,7 @@ class Site:
 
 @asynccontextmanager
 async def serving(
-    app: Application,
+    app: ASGIApp,
     limits: Limits | None = None,
     *,
     server_name: str | None = None,
@@ -152,15 +159,10 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Fail the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
-    server = Server(
-        app,
-        limits,
-        on_error=lambda error, request: errors.append((error, request)),
-        server_name=server_name,
-        always_answered=always_answered,
-        account_of=account_of,
-        on_freed=on_freed,
+    service = Service(
+        app, lambda error, request: errors.append((error, request)), server_name, always_answered, account_of
     )
+    server = Server(service, limits, on_freed)
     async with trio.open_nursery() as nursery:
         site = Site(server, MemoryListener(), nursery, errors)
 
@@ -206,9 +208,8 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 class Ticker:
     """Sends an event every second, `count` of them or without end, and records how it ended."""
 
-    def __init__(self, count: int | None = None, event: bytes = b"data: x\n\n") -> None:
+    def __init__(self, count: int | None = None) -> None:
         self.count = count
-        self.event = event
         self.cancelled_at: list[float] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,7 +217,7 @@ class Ticker:
             await send(start((b"content-type", b"text/event-stream")))
             sent = 0
             while sent != self.count:
-                await send(part(self.event))
+                await send(part(b"data: x\n\n"))
                 sent += 1
                 await trio.sleep(1)
             await send(part(b"", more=False))

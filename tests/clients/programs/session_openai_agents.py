@@ -17,19 +17,7 @@ from agents import (
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
-from session import (
-    EDIT,
-    ELSEWHERE,
-    ENOUGH,
-    ON,
-    PLAIN,
-    READ,
-    STORY,
-    edit_file,
-    read_file,
-    sessions,
-    told,
-)
+from session import HERE, edit_file, has_enough, play, read_file
 
 SEALED = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
 TOOLS: Any = [function_tool(read_file), function_tool(edit_file)]
@@ -42,39 +30,40 @@ def agent(model: Any, url: str) -> Agent[None]:
     )
 
 
-async def ask(agent: Agent[None], items: list[Any], question: str) -> str:
-    result = Runner.run_streamed(agent, [*items, {"role": "user", "content": question}])
-    async for _ in result.stream_events():
-        pass
-    items[:] = result.to_input_list()
-    return str(result.final_output)
+class Conversation:
+    def __init__(self, urls: tuple[str, str], way: str) -> None:
+        models = [OpenAIResponsesModel, OpenAIChatCompletionsModel]
+        ordered = models if way == "responses" else models[::-1]
+        self._agents = [agent(model, url) for model, url in zip(ordered, urls, strict=True)]
+        self._items: list[Any] = []
+
+    async def whole(self, question: str) -> str:
+        result = await Runner.run(self._agents[HERE], question)
+        self._items = result.to_input_list()
+        return str(result.final_output)
+
+    async def ask(self, question: str, server: int) -> str:
+        result = self._streamed(question, server)
+        async for _ in result.stream_events():
+            pass
+        self._items = result.to_input_list()
+        return str(result.final_output)
+
+    async def interrupted(self, question: str) -> str:
+        story, had = self._streamed(question, HERE), ""
+        async for event in story.stream_events():
+            if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+                had += event.data.delta
+            if has_enough(had):
+                story.cancel()
+                break
+        self._items.append({"role": "assistant", "content": had})
+        return had
+
+    def _streamed(self, question: str, server: int) -> Any:
+        self._items.append({"role": "user", "content": question})
+        return Runner.run_streamed(self._agents[server], self._items)
 
 
-async def use(here_url: str, elsewhere_url: str, way: str) -> None:
-    models = [OpenAIResponsesModel, OpenAIChatCompletionsModel]
-    here, elsewhere = models if way == "responses" else models[::-1]
-    first = agent(here, here_url)
-    greeted = await Runner.run(first, PLAIN)
-    items: list[Any] = greeted.to_input_list()
-    answers = [greeted.final_output, *[await ask(first, items, question) for question in (READ, EDIT)]]
-    items.append({"role": "user", "content": STORY})
-    story, had = Runner.run_streamed(first, items), ""
-    async for event in story.stream_events():
-        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
-            had += event.data.delta
-        if ENOUGH in had:
-            story.cancel()
-            break
-    items.append({"role": "assistant", "content": had})
-    answers.append(await ask(first, items, ON))
-    answers.append(await ask(agent(elsewhere, elsewhere_url), items, ELSEWHERE))
-    told(version=version("openai-agents"), answers=answers, had=had)
-
-
-async def main() -> None:
-    set_tracing_disabled(True)  # traces would go to api.openai.com
-    for session in sessions():
-        await use(*session)
-
-
-asyncio.run(main())
+set_tracing_disabled(True)  # traces would go to api.openai.com
+asyncio.run(play(Conversation, version("openai-agents")))

@@ -14,19 +14,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from session import (
-    EDIT,
-    ELSEWHERE,
-    ENOUGH,
-    ON,
-    PLAIN,
-    READ,
-    STORY,
-    edit_file,
-    read_file,
-    sessions,
-    told,
-)
+from session import HERE, edit_file, has_enough, play, read_file
 
 
 def chat(url: str) -> Any:
@@ -44,44 +32,45 @@ def messages(url: str) -> Any:
     )
 
 
+WAYS = {"chat": (chat, messages), "responses": (responses, chat), "messages": (messages, responses)}
+"""Protocol -> the models of both servers."""
+
+
 async def streamed(context: Any, events: AsyncIterable[Any]) -> None:
     async for _ in events:
         pass
 
 
-async def ask(agent: Agent[None, str], history: list[ModelMessage], question: str) -> str:
-    # Not `run_stream`, which takes what a model says before it calls a tool for its answer.
-    run = await agent.run(question, message_history=history, event_stream_handler=streamed)
-    history[:] = run.all_messages()
-    return run.output
+class Conversation:
+    def __init__(self, urls: tuple[str, str], way: str) -> None:
+        models = [model(url) for model, url in zip(WAYS[way], urls, strict=True)]
+        self._agents: list[Agent[None, str]] = [
+            Agent(model, tools=[read_file, edit_file]) for model in models
+        ]
+        self._history: list[ModelMessage] = []
 
+    async def whole(self, question: str) -> str:
+        run = await self._agents[HERE].run(question)
+        self._history = run.all_messages()
+        return run.output
 
-WAYS = {"chat": (chat, messages), "responses": (responses, chat), "messages": (messages, responses)}
-"""Protocol -> the models of both servers."""
+    async def ask(self, question: str, server: int) -> str:
+        # Not `run_stream`, which takes what a model says before it calls a tool for its answer.
+        run = await self._agents[server].run(
+            question, message_history=self._history, event_stream_handler=streamed
+        )
+        self._history = run.all_messages()
+        return run.output
 
-
-async def use(here: Any, elsewhere: Any) -> None:
-    agent: Agent[None, str] = Agent(here, tools=[read_file, edit_file])
-    first = await agent.run(PLAIN)
-    history = first.all_messages()
-    answers = [first.output, *[await ask(agent, history, question) for question in (READ, EDIT)]]
-    had = ""
-    async with agent.run_stream(STORY, message_history=history) as story:
-        async for had in story.stream_text(debounce_by=None):
-            if ENOUGH in had:
-                break
-    history += [ModelRequest.user_text_prompt(STORY), ModelResponse(parts=[TextPart(had)])]
-    answers.append(await ask(agent, history, ON))
-    other: Agent[None, str] = Agent(elsewhere, tools=[read_file, edit_file])
-    answers.append(await ask(other, history, ELSEWHERE))
-    told(version=pydantic_ai.__version__, answers=answers, had=had)
-
-
-async def main() -> None:
-    for here_url, elsewhere_url, way in sessions():
-        here, elsewhere = WAYS[way]
-        await use(here(here_url), elsewhere(elsewhere_url))
+    async def interrupted(self, question: str) -> str:
+        had = ""
+        async with self._agents[HERE].run_stream(question, message_history=self._history) as story:
+            async for had in story.stream_text(debounce_by=None):
+                if has_enough(had):
+                    break
+        self._history += [ModelRequest.user_text_prompt(question), ModelResponse(parts=[TextPart(had)])]
+        return had
 
 
 # In one loop: providers share an HTTP client.
-asyncio.run(main())
+asyncio.run(play(Conversation, pydantic_ai.__version__))

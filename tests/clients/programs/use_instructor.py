@@ -3,9 +3,11 @@ the answer, and by a prompt in words."""
 
 from __future__ import annotations
 
+import json
+import sys
+
 import instructor
 import openai
-from exchange import ASK, object_told, server_url
 from pydantic import BaseModel
 
 
@@ -14,14 +16,18 @@ class Time(BaseModel):
     hour: int
 
 
-openai_client = openai.OpenAI(base_url=server_url() + "/v1", api_key="unused")
+openai_client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="unused")
 clients = {
     "default": instructor.from_openai(openai_client),
     "schema": instructor.from_openai(openai_client, mode=instructor.Mode.JSON_SCHEMA),
     "words": instructor.from_openai(openai_client, mode=instructor.Mode.MD_JSON),
 }
-asked = {"model": "tiny", "response_model": Time, "messages": [{"role": "user", "content": ASK}]}
+asked = {
+    "model": "tiny",
+    "response_model": Time,
+    "messages": [{"role": "user", "content": "What time is it?"}],
+}
 for way, client in clients.items():
-    object_told(way, client.chat.completions.create(**asked).model_dump())
-    *_, last = client.chat.completions.create_partial(**asked)
-    object_told(f"{way}, streamed", last.model_dump())
+    *_, streamed = client.chat.completions.create_partial(**asked)
+    for name, value in ((way, client.chat.completions.create(**asked)), (f"{way}, streamed", streamed)):
+        print(json.dumps({"way": name, "object": value.model_dump()}))

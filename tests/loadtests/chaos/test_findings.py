@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -105,27 +104,3 @@ def test_a_run_that_shows_nothing_or_leaves_something_is_a_complaint(
     changed: dict[str, Any], words: str
 ) -> None:
     assert words in "; ".join(replace(found(), **changed).complaints())
-
-
-def test_an_answer_is_put_together_from_its_events() -> None:
-    """Text, reasoning, calls and usage; anything after the finish reason is out of order."""
-    answer = Answer(outcome=Outcome.OK)
-
-    def take(delta: dict[str, Any], finish_reason: str | None = None) -> None:
-        choices = [{"delta": delta, "finish_reason": finish_reason}]
-        answer.take(json.dumps({"choices": choices}).encode(), 1.0)
-
-    call = {"function": {"name": "look_up", "arguments": '{"wo'}}
-    for delta in ({"content": "a"}, {"reasoning_content": "b"}, {"content": "c"}, {"tool_calls": [call]}):
-        take(delta)
-    take({"tool_calls": [{"function": {"arguments": 'rd":1}'}}]})
-    take({}, "tool_calls")
-    answer.take(b'{"choices": [], "usage": {"completion_tokens": 7}}', 2.0)
-    assert answer.substance == ("ac", "b", ('look_up {"word":1}',), "tool_calls", 7, True)
-    assert (answer.stamps, answer.disorder) == ([1.0] * 5, "")
-    take({"content": "again"})
-    assert answer.disorder == "an event after the finish reason"
-    failed = Answer()
-    failed.take(b'{"error": {"code": "engine_lost", "message": "gone"}}', 1.0)
-    failed.take(b"[DONE]", 1.0)
-    assert (failed.outcome, failed.detail, failed.disorder) == (Outcome.STREAM_ERROR, "engine_lost: gone", "")

@@ -51,12 +51,3 @@ def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(
     assert judged["RAISES"][1] == ("raised", "the process ended with 3")
     assert made.machine == {"device": "M9"}
     assert "# Penstock on M9" in (tmp_path / "device.md").read_text()
-
-
-def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
-    """Also where the first was killed in the middle of a line."""
-    _measurement(tmp_path, {"one": 30.0}).run()
-    with (tmp_path / "device.jsonl").open("a") as file:
-        file.write('{"begin": "two", "title": "TWO", "expected"')
-    made = _measurement(tmp_path, {"one": 30.0, "last": 30.0}).run(go_on=True)
-    assert [section.title for section in made.sections] == ["ONE", "LAST"]

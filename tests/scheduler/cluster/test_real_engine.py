@@ -15,7 +15,6 @@ from scheduler.processes.channel import Channel
 from scheduler.processes.process import EngineLauncher, ProcessLauncher
 from scheduler.shared.messages import (
     Begun,
-    Fault,
     Load,
     Loading,
     Ready,
@@ -25,7 +24,6 @@ from scheduler.shared.messages import (
 from scheduler.shared.model_fingerprint import fingerprint as fingerprint_of
 from tests.contracts.journal import request
 from tests.fakes.joined_machine import OverTcp
-from tests.scheduler.processes.real_engine import until_gone
 
 PROMPT = list(range(300, 340))
 TOKENS = 12
@@ -84,20 +82,3 @@ def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> 
     assert (there.fingerprint, there.host) == (fingerprint, socket.gethostname())
     assert (here.fingerprint, here.host) == ("", socket.gethostname())
     assert (there.vocabulary, there.weights_dtype) == (here.vocabulary, here.weights_dtype)
-
-
-def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    """With a sentence for the operator."""
-    heard: list[str] = []
-
-    async def session(channel: Channel) -> None:
-        channel.send_nowait(load(str(EMBEDDED_FOLDER), "00" * 32))
-        told, fault = await until_gone(channel)
-        assert told == Loading("reading the model's files, to know them by all their bytes")
-        assert isinstance(fault, Fault)
-        heard.append(fault.error)
-
-    ended = trio.run(OverTcp(tmp_path).run, session)
-    assert ended.returncode == 1
-    [sentence] = heard
-    assert sentence.startswith(f"host {socket.gethostname()} has another model {EMBEDDED} than the server")

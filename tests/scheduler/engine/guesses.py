@@ -49,20 +49,3 @@ class Guesses(Speculation):
         if guess and self._random.random() < 0.5:
             guess[self._random.randrange(len(guess))] ^= 1
         return tuple(guess)
-
-
-def spoilt(answer: Sequence[int], seed: int, most: int = 300) -> tuple[int, ...]:
-    """Return a prediction of this answer: a token in eight is another one, is missing, or comes too early."""
-    generator = random.Random(seed)
-    found: list[int] = []
-    for token in answer:
-        match generator.randrange(24):
-            case 0:
-                found.append((token + 1) % most)
-            case 1:
-                pass
-            case 2:
-                found += [generator.randrange(most), token]
-            case _:
-                found.append(token)
-    return tuple(found)

@@ -20,12 +20,6 @@ WHOLE = 512
 LIMITS = PrefillLimits(rows=8, chunk_tokens=WHOLE)
 
 
-def test_a_lower_ceiling_means_fewer_rows_too() -> None:
-    """In proportion, but one at least: eight rows of the least chunk would be larger than the ceiling."""
-    rows = {tokens: ChunkCeiling(WHOLE, tokens).limits(LIMITS).rows for tokens in (256, 128, 64, 32, 16)}
-    assert rows == {256: 4, 128: 2, 64: 1, 32: 1, 16: 1}
-
-
 def test_it_climbs_by_a_quarter_after_its_chunks_and_counts_anew() -> None:
     """Up to the whole, where it stays."""
     ceiling = ChunkCeiling(WHOLE, 256, climb_chunks=3)
@@ -48,21 +42,6 @@ def test_only_chunks_of_its_full_size_count() -> None:
     assert ceiling.tokens == 64
     ceiling.computed(3 * (64 // 3))
     assert ceiling.tokens == 80
-
-
-@settings(deadline=None)
-@given(st.integers(1, 4096), st.integers(1, 4096), st.lists(st.integers(0, 4096), max_size=60))
-def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunks: list[int]) -> None:
-    """Whatever is computed; a chunk of full size raises even the smallest."""
-    ceiling = ChunkCeiling(whole, first)
-    before = ceiling.tokens
-    assert before == min(whole, first)
-    for tokens in chunks:
-        ceiling.computed(tokens)
-        assert before <= ceiling.tokens <= whole
-        before = ceiling.tokens
-    ceiling.computed(before)
-    assert ceiling.tokens == whole or ceiling.tokens > before
 
 
 @settings(deadline=None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
-from scheduler.engine.device_lock import DeviceBusy, lock_device
+from scheduler.engine.joining import DeviceBusy, lock_device
 
 
 def lock(folder: Path, device: str = "0", holder: str = "process 7", seconds: float = 0.0) -> int:
@@ -31,31 +30,6 @@ def test_devices_are_locked_one_by_one(tmp_path: Path) -> None:
     taken = [lock(tmp_path, "0"), lock(tmp_path, "1"), lock_device("0", "mac-3", tmp_path, "", 0)]
     for one in taken:
         os.close(one)
-
-
-def test_a_successor_waits_for_its_predecessors_end(tmp_path: Path) -> None:
-    first = lock(tmp_path)
-    release = threading.Timer(0.2, os.close, [first])
-    release.start()
-    os.close(lock(tmp_path, seconds=60.0))
-    release.join()
-
-
-def test_a_wait_that_ends_leaves_no_descriptor(tmp_path: Path) -> None:
-    """And says that somebody has the device, so that the caller may wait on."""
-    first = lock(tmp_path)
-    before = len(os.listdir("/dev/fd"))
-    with pytest.raises(DeviceBusy) as busy:
-        lock(tmp_path, seconds=0.2)
-    assert busy.value.held
-    assert len(os.listdir("/dev/fd")) == before
-    os.close(first)
-
-
-def test_a_device_may_have_any_name(tmp_path: Path) -> None:
-    """It stays within its folder."""
-    os.close(lock(tmp_path, "../../GPU 0"))
-    assert [path.parent for path in tmp_path.rglob("*.lock")] == [tmp_path / "devices"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

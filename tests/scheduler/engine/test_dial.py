@@ -94,15 +94,6 @@ def test_addresses_are_tried_in_turn() -> None:
     trio.run(main)
 
 
-def test_who_is_refused_reads_why() -> None:
-    async def main() -> None:
-        async with listening() as (_, port):
-            with pytest.raises(HelloRefused, match="its token is wrong"):
-                await dialed(port, "00" * 32)
-
-    trio.run(main)
-
-
 def test_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = PROTOCOL_VERSION + 1
     monkeypatch.setattr(dialing, "PROTOCOL_VERSION", ahead)

@@ -10,16 +10,15 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 from scheduler.cluster.joined import JoinedLauncher
-from scheduler.engine.device_lock import lock_device
-from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
+from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE, lock_device
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.shared.framing import encode
@@ -33,13 +32,6 @@ _SECONDS = 60
 TOKEN = new_token()
 
 
-@contextmanager
-def closed_port() -> Iterator[int]:
-    with socket.socket() as reserved:
-        reserved.bind((LOOPBACK, 0))
-        yield reserved.getsockname()[1]
-
-
 def ended(port: int, caches: Path, *more: str, token: str = TOKEN) -> tuple[int, str]:
     """Return the exit status of an engine that cannot join, and what it printed."""
     command, environment = joining(port, token, caches, "0")
@@ -49,9 +41,40 @@ def ended(port: int, caches: Path, *more: str, token: str = TOKEN) -> tuple[int,
     return done.returncode, done.stdout
 
 
+@asynccontextmanager
+async def one_that_joins(folder: Path, launcher: JoinedLauncher, *path: str) -> AsyncIterator[trio.Process]:
+    """What it prints and its errors are one stream, its standard output."""
+
+    def take(dialed: Dialed) -> None:
+        launcher.offer(dialed)
+
+    with trio.fail_after(_SECONDS):
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
+            command, environment = joining(port, TOKEN, folder, "0")
+            found = os.pathsep.join(filter(None, [*path, environment.get("PYTHONPATH")]))
+            yield await trio.lowlevel.open_process(
+                command,
+                env=environment | {"PYTHONPATH": found},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            if (left := launcher.withdraw()) is not None:
+                await left.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+async def said_by(process: trio.Process) -> str:
+    assert process.stdout is not None
+    return b"".join([piece async for piece in process.stdout]).decode()
+
+
 def test_a_server_that_cannot_be_reached_is_named_when_it_gives_up(tmp_path: Path) -> None:
     """By default it does not: servers and machines start in any order."""
-    with closed_port() as port:
+    with socket.socket() as reserved:
+        reserved.bind((LOOPBACK, 0))
+        port = reserved.getsockname()[1]
         status, said = ended(port, tmp_path, "--give-up-seconds", "0.1")
     assert status == 1
     assert said.splitlines()[-1].startswith(f"{GAVE_UP}: no connection from ")
@@ -59,18 +82,16 @@ def test_a_server_that_cannot_be_reached_is_named_when_it_gives_up(tmp_path: Pat
 
 
 def test_a_wrong_token_is_refused_by_the_server_and_tried_no_more(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    async def main() -> None:
+    async def main() -> tuple[int, str]:
         async with trio.open_nursery() as nursery:
             port: int = await nursery.start(Listener(TOKEN, _nobody).serve, LOOPBACK, 0)
-            status, text = await trio.to_thread.run_sync(lambda: ended(port, tmp_path, token=new_token()))
-            said.append(text)
-            assert status == 1
+            found = await trio.to_thread.run_sync(lambda: ended(port, tmp_path, token=new_token()))
             nursery.cancel_scope.cancel()
+        return found
 
-    trio.run(main)
-    assert said[0].splitlines()[-1].startswith(f"{REFUSED} by the server at {LOOPBACK}:")
+    status, said = trio.run(main)
+    assert status == 1
+    assert said.splitlines()[-1].startswith(f"{REFUSED} by the server at {LOOPBACK}:")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +136,9 @@ def test_a_second_engine_of_a_device_waits_for_it_and_says_who_has_it(tmp_path: 
 
 
 def test_a_thread_that_keeps_the_interpreter_does_not_keep_the_device(tmp_path: Path) -> None:
-    """The one that reads the link cannot run then: a timer ends the process, with all stacks."""
-    on_start = """
+    """The one that reads the link cannot run then: a timer ends the process, with all stacks, while the link
+    is open."""
+    (tmp_path / "sitecustomize.py").write_text("""
 import ctypes, faulthandler, threading, time
 _later = faulthandler.dump_traceback_later
 faulthandler.dump_traceback_later = lambda seconds, **kw: _later(min(seconds, 3.0), **kw)
@@ -124,56 +146,24 @@ def _hang():
     time.sleep(2)
     ctypes.PyDLL(None).sleep(1000)
 threading.Thread(target=_hang, name="keeps it", daemon=True).start()
-"""
-    (tmp_path / "sitecustomize.py").write_text(on_start)
-    exits: list[int | None] = []
+""")
 
     async def main() -> None:
-        arrived = trio.Event()
-        streams: list[Dialed] = []
-
-        def take(dialed: Dialed) -> None:
-            streams.append(dialed)
-            arrived.set()
-
-        with trio.fail_after(_SECONDS):
-            async with trio.open_nursery() as nursery:
-                port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
-                command, environment = joining(port, TOKEN, tmp_path, "0")
-                path = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
-                environment |= {"PYTHONPATH": path}
-                process = await trio.lowlevel.open_process(
-                    command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-                )
-                await arrived.wait()
-                # Still open: nothing but the timer can end it.
-                assert process.stderr is not None
-                said = b"".join([piece async for piece in process.stderr])
-                exits.append(await process.wait())
-                assert b"Timeout" in said
-                assert b"Thread 0x" in said
-                await streams[0].stream.aclose()
-                nursery.cancel_scope.cancel()
+        async with one_that_joins(tmp_path, JoinedLauncher(), str(tmp_path)) as process:
+            said = await said_by(process)
+            assert "Timeout" in said
+            assert "Thread 0x" in said
+            assert await process.wait() == 1
 
     trio.run(main)
-    assert exits == [1]
 
 
 def test_the_commands_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     """On a terminal, in the middle of a step, without a traceback: the server's requests go on elsewhere."""
-    launcher = JoinedLauncher()
-    seen: list[str] = []
-
-    def take(dialed: Dialed) -> None:
-        launcher.offer(dialed)
 
     async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
-            command, environment = joining(port, TOKEN, tmp_path, "0")
-            process = await trio.lowlevel.open_process(
-                command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-            )
+        launcher = JoinedLauncher()
+        async with one_that_joins(tmp_path, launcher) as process:
 
             async def session(channel: Channel) -> None:
                 await started(channel, ScriptedPlan(step_seconds=30))
@@ -182,51 +172,33 @@ def test_the_commands_interrupt_ends_it_at_once(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGINT)
                 await process.wait()
 
-            with trio.fail_after(_SECONDS):
-                await launcher.run(session)
-            assert process.stderr is not None
-            seen.append(b"".join([piece async for piece in process.stderr]).decode())
+            await launcher.run(session)
+            assert "Traceback" not in await said_by(process)
             assert process.returncode == -signal.SIGINT
-            nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert "Traceback" not in seen[0]
 
 
 def test_a_model_that_cannot_be_loaded_is_named_on_its_own_machine(tmp_path: Path) -> None:
     """As the server reads it: an operator who installs an engine on a machine looks at that one's
     terminal."""
-    launcher = JoinedLauncher()
-    printed: list[str] = []
     faults: list[FromEngine] = []
 
-    def take(dialed: Dialed) -> None:
-        launcher.offer(dialed)
+    async def session(channel: Channel) -> None:
+        channel.send_nowait(Load("mlx", str(tmp_path / "absent")))
+        faults.extend(await until_gone(channel))
 
     async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
-            command, environment = joining(port, TOKEN, tmp_path, "0")
-            process = await trio.lowlevel.open_process(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-
-            async def session(channel: Channel) -> None:
-                channel.send_nowait(Load("mlx", str(tmp_path / "absent")))
-                faults.extend(await until_gone(channel))
-
-            with trio.fail_after(_SECONDS):
-                await launcher.run(session)
-                assert process.stdout is not None
-                printed.append(b"".join([piece async for piece in process.stdout]).decode())
-                assert await process.wait() == 1
-            nursery.cancel_scope.cancel()
+        launcher = JoinedLauncher()
+        async with one_that_joins(tmp_path, launcher) as process:
+            await launcher.run(session)
+            fault = faults[-1]
+            assert isinstance(fault, Fault)
+            assert "absent" in fault.error
+            assert fault.error in (await said_by(process)).splitlines()
+            assert await process.wait() == 1
 
     trio.run(main)
-    fault = faults[-1]
-    assert isinstance(fault, Fault)
-    assert "absent" in fault.error
-    assert fault.error in printed[0].splitlines()
 
 
 def test_what_started_it_sees_its_end_by_its_standard_output(tmp_path: Path) -> None:

@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Literal, TypeAlias
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
-from scheduler.errors import LinkError, RequestRefused
+from scheduler.errors import RequestRefused
 from scheduler.shared.messages import (
     Begun,
     Cancel,
-    Counters,
-    Load,
-    Retired,
     ScriptedPlan,
     StepOutput,
     Submit,
@@ -31,7 +28,8 @@ from scheduler.shared.messages import (
 )
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, request
 from tests.examples import examples
-from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
+from tests.fakes.faulty_backend import Faults, FaultyBackend
+from tests.scheduler.engine.heard import HeardLoop
 
 _REFUSED, _FAILING = 66, 67
 _PLAN = ScriptedPlan(prefill_tokens_per_step=3)
@@ -103,23 +101,14 @@ class _Watched(FaultyBackend):
         return stepped
 
 
-class _Run:
-    """A loop under watch: `turn` asserts whatever must hold after every turn."""
+class _Run(HeardLoop):
+    """Under watch: `iterate` asserts whatever must hold after every turn."""
 
     def __init__(self, slots: int) -> None:
-        self.backend = _Watched()
-        ticks = count()
-        self.loop = EngineLoop(
-            self.backend,
-            slots,
-            PrefillPace(512),
-            clock=lambda: float(next(ticks)),
-            begins=self.backend.begun.append,
-        )
+        self.backend, self.speculation = _Watched(), Speculation()
+        super().__init__(self.backend, slots, begins=self.backend.begun.append, speculation=self.speculation)
         self._slots = slots
         self.submitted: dict[int, Submit] = {}
-        self.tokens: dict[int, list[int]] = {}
-        self.retired: dict[int, Retired] = {}
         self._prefilled: dict[int, int] = {}
         self._steps = 0
 
@@ -127,19 +116,24 @@ class _Run:
     def open(self) -> set[int]:
         return self.submitted.keys() - self.retired.keys()
 
-    def iterate(self, commands: Sequence[ToEngine]) -> StepOutput | None:
-        cancelled = self._note(commands)
-        frames = self.loop.iterate(commands)
-        output = frames[0] if frames else None
-        assert output is None or isinstance(output, StepOutput)
+    def iterate(self, *commands: ToEngine) -> Sequence[StepOutput]:
+        cancelled = set[int]()
+        for command in commands:
+            if isinstance(command, Submit):
+                self.submitted[command.request_id] = command
+            elif isinstance(command, Cancel) and command.request_id in self.open:
+                cancelled.add(command.request_id)
+        there = self.open
+        outputs = super().iterate(*commands)
         stepped = self.backend.take_stepped()
-        if output is not None:
-            self._hear(output)
-        ended_now = {r.request_id for r in output.retired} if output else set[int]()
+        named = {token.request_id for output in outputs for token in output.tokens}
+        named |= {progress.request_id for output in outputs for progress in output.prefills}
+        ended_now = {retired.request_id for output in outputs for retired in output.retired}
+        assert named | ended_now <= there, "something is said of nobody"
         assert cancelled <= ended_now, "a cancel is answered in its own turn"
         assert not cancelled & (self.backend.rows | (stepped or set())), "a cancelled row took part in a step"
         assert self.loop.idle == (not self.open)
-        assert (output is None) == (stepped is None and not ended_now), "silence only when nothing happened"
+        assert (not outputs) == (stepped is None and not ended_now), "silence only when nothing happened"
         if stepped is None:
             assert not self.open, "requests are there, and no step was taken"
         else:
@@ -148,31 +142,10 @@ class _Run:
             # Who could have run in this step: all that had not ended before it.
             could_run = stepped | (self.open - self.backend.rows)
             assert len(stepped) == min(self._slots, len(could_run)), "a request waited beside a free slot"
-        if output is not None:
+        for output in outputs:
+            self._prefilled |= {prefill.request_id: prefill.done for prefill in output.prefills}
             self._check_counters(output)
-        return output
-
-    def _note(self, commands: Sequence[ToEngine]) -> set[int]:
-        """Learn the new requests; returns whom the commands cancel while they are still there."""
-        cancelled = set[int]()
-        for command in commands:
-            if isinstance(command, Submit):
-                self.submitted[command.request_id] = command
-                self.tokens[command.request_id] = []
-            elif isinstance(command, Cancel) and command.request_id in self.open:
-                cancelled.add(command.request_id)
-        return cancelled
-
-    def _hear(self, output: StepOutput) -> None:
-        for token in output.tokens:
-            assert token.request_id in self.open
-            self.tokens[token.request_id].append(token.token)
-        for prefill in output.prefills:
-            assert prefill.request_id in self.open
-            self._prefilled[prefill.request_id] = prefill.done
-        for retired in output.retired:
-            assert retired.request_id in self.open, "a second Retired, or one for nobody"
-            self.retired[retired.request_id] = retired
+        return outputs
 
     def _check_counters(self, output: StepOutput) -> None:
         counters = output.counters
@@ -186,14 +159,12 @@ class _Run:
         assert counters.kv_bytes == kv_bytes(self.backend) == KV_BYTES_PER_TOKEN * own_tokens
         assert counters.memory.active == self.backend.device.memory().active
 
-    def finish(self) -> None:
-        for _ in range(2000):
-            if self.loop.idle:
-                break
-            self.iterate([])
+    def finish(self, turns: int = 2000) -> None:
+        super().finish(turns)
         assert not self.open
         assert not self.backend.rows
         assert kv_bytes(self.backend) == 0
+        assert not self.speculation._rows, "half a megabyte each, where prompts are long"
 
 
 def _submit(request_id: int, kind: Kind, prompt_tokens: int, max_tokens: int) -> Submit:
@@ -225,13 +196,13 @@ def test_every_schedule_keeps_the_promises(
         commands: list[ToEngine] = [
             Cancel(entry) if isinstance(entry, int) else _submit(next(ids), *entry) for entry in turn
         ]
-        run.iterate(commands)
+        run.iterate(*commands)
     run.finish()
     assert run.retired.keys() == run.submitted.keys()
     assert run.backend.admitted == sorted(run.backend.admitted)
     for request_id, submit in run.submitted.items():
         expected = alone(FaultyBackend(_PLAN, _TOLERANT), submit)
-        tokens = run.tokens[request_id]
+        tokens = run.tokens.get(request_id, [])
         match run.retired[request_id].reason:
             case "refused":
                 assert request_id in run.backend.refused
@@ -242,42 +213,17 @@ def test_every_schedule_keeps_the_promises(
                 assert tokens == expected
 
 
-def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
-    """The clock ticks a second a look. A step of one second, of which the script says a quarter is the
-    model's; between two steps only while rows wait for the next one, and no time while there are none."""
-    ticks = count()
-    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=lambda seconds: None)
-    loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
-
-    def run(request_id: int) -> Counters:
-        (first,) = loop.iterate([request(request_id, [1, 2], 2)])
-        frames = [first, *[frame for _ in range(2) for frame in loop.iterate([])]]
-        assert loop.idle
-        last = frames[-1]
-        assert isinstance(last, StepOutput)
-        return last.counters
-
-    first = run(1)
-    assert (first.steps, first.busy_seconds, first.model_seconds) == (2, 2.0, 0.5)
-    assert first.between_seconds > 0
-    for _ in range(100):
-        loop.iterate([])
-        next(ticks)
-    second = run(2)
-    assert second.between_seconds == 2 * first.between_seconds
-
-
 def test_a_step_like_the_last_one_is_not_reported_again() -> None:
     """Decoding the same rows costs no message a token."""
     run = _Run(2)
-    run.iterate([_submit(1, "plain", 4, 50), _submit(2, "plain", 4, 50)])
-    run.iterate([])
+    run.iterate(_submit(1, "plain", 4, 50), _submit(2, "plain", 4, 50))
+    run.iterate()
     reports = len(run.backend.begun)
     for _ in range(20):
-        run.iterate([])
+        run.iterate()
     assert len(run.backend.begun) == reports
     assert run.backend.begun[-1] == Begun("decode", (1, 2), run.backend.begun[-1].context_tokens)
-    run.iterate([Cancel(1)])
+    run.iterate(Cancel(1))
     assert run.backend.begun[-1].requests == (2,)
 
 
@@ -293,20 +239,6 @@ def test_requests_that_are_prepared_are_reported_alone_and_beside_rows() -> None
     for _ in range(5):
         run.loop.iterate([])
     assert (run.backend.begun[-1].work, run.backend.begun[-1].requests) == ("decode", (1, 2))
-
-
-def test_a_second_load_is_refused() -> None:
-    """An engine loads one model in its life; a parent that says otherwise is broken."""
-    load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
-    with pytest.raises(LinkError, match="second first message"):
-        EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).iterate([load])
-
-
-def test_a_broken_step_is_the_caller_s_to_hear() -> None:
-    """The loop hides no failure of the whole batch."""
-    loop = EngineLoop(FaultyBackend(ScriptedPlan(), Faults(die_at_step=1)), 1, PrefillPace(512))
-    with pytest.raises(EngineDeath):
-        loop.iterate([request(1, [1])])
 
 
 def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:

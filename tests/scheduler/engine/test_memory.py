@@ -10,23 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine import memory as engine_memory
-from scheduler.engine.drafts.speculation import Speculation
-from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import (
     GROWTH_TOKENS,
     MOST_PREEMPTIONS,
     Memory,
     charged_bytes,
 )
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
 from scheduler.engine.row_sharing import hit_in_place
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
-from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request
 from tests.examples import examples
+from tests.scheduler.engine.heard import HeardLoop
+from tests.scheduler.engine.prefix.integrity import check_integrity
 from tests.scheduler.engine.test_plan import state_of
 
 _ONE = RowBytes(token_bytes=1)
@@ -49,23 +48,13 @@ def _admitted(todo: StepPlan) -> list[EngineSequence]:
 _HEALTHY = ScriptedPlan(prefill_tokens_per_step=64)
 
 
-class _Farm:
-    """A loop over the scripted back end with few bytes, and all that is heard of it."""
+class _Farm(HeardLoop):
+    """With few bytes."""
 
     def __init__(self, budget_tokens: int, slots: int = 8) -> None:
         self.budget_bytes = budget_tokens * (KV_BYTES_PER_TOKEN + 4)
-        backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=self.budget_bytes)
-        self.backend = backend
-        self.now = 0.0
-        self.speculation = Speculation()
-        self.loop = EngineLoop(
-            backend, slots, PrefillPace(512), clock=lambda: self.now, speculation=self.speculation
-        )
-        self.tokens: dict[int, list[int]] = {}
-        self.ends: dict[int, Retired] = {}
-        self.preemptions = 0
-        self.preempted: list[int] = []
-        """How many waited to go on, frame by frame."""
+        self.backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=self.budget_bytes)
+        super().__init__(self.backend, slots)
 
     @property
     def held_bytes(self) -> int:
@@ -75,20 +64,6 @@ class _Farm:
     def can_preempt(self) -> bool:
         rows = list(self.loop._slots)
         return len(rows) > 1 and any(row.preemptions < MOST_PREEMPTIONS for row in rows)
-
-    def iterate(self, submits: list[Submit]) -> None:
-        self.now += 0.01
-        for submit in submits:
-            self.tokens[submit.request_id] = []
-        for frame in self.loop.iterate(submits):
-            assert isinstance(frame, StepOutput)
-            for token in frame.tokens:
-                self.tokens[token.request_id].append(token.token)
-            for retired in frame.retired:
-                assert retired.request_id not in self.ends
-                self.ends[retired.request_id] = retired
-            self.preemptions = frame.counters.preemptions
-            self.preempted.append(frame.counters.preempted)
 
 
 @settings(deadline=None, max_examples=examples(30))
@@ -112,32 +87,31 @@ def test_everybody_finishes_within_the_bytes(
         for number, (length, answer) in enumerate(sizes)
     ]
     arrivals = {submit.request_id: generator.randrange(60) for submit in submits}
-    farm = _Farm(budget_tokens)
+    farm, preemptions = _Farm(budget_tokens), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_memory, "GROWTH_TOKENS", 40)  # So that shorter answers outgrow it.
         for turn in range(30_000):
-            farm.iterate([submit for submit in submits if arrivals[submit.request_id] == turn])
+            arrived = [submit for submit in submits if arrivals[submit.request_id] == turn]
+            for output in farm.iterate(*arrived):
+                preemptions = output.counters.preemptions
             assert farm.held_bytes <= farm.budget_bytes or not farm.can_preempt
             if turn > 60 and farm.loop.idle:
                 break
-    assert farm.ends.keys() == arrivals.keys()
     for submit in submits:
-        oracle = ScriptedBackend(_HEALTHY)
-        assert farm.ends[submit.request_id].reason == "length"
-        assert farm.tokens[submit.request_id] == alone(oracle, submit)
-    assert farm.preemptions <= MOST_PREEMPTIONS * len(submits)
-    assert not prefixes_of(farm.backend).check_integrity()
+        assert farm.retired[submit.request_id].reason == "length"
+        assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
+    assert preemptions <= MOST_PREEMPTIONS * len(submits)
+    check_integrity(prefixes_of(farm.backend))
 
 
 def test_what_can_never_fit_is_refused_in_words() -> None:
     """Both numbers are named, nothing else is disturbed."""
     farm = _Farm(budget_tokens=500)
-    farm.iterate([request(1, prompt_of(600, 1), 5), request(2, prompt_of(50, 2), 5)])
-    while not farm.loop.idle:
-        farm.iterate([])
-    assert farm.ends[1].reason == "refused"
-    assert str(600 * KV_BYTES_PER_TOKEN) in farm.ends[1].detail
-    assert farm.ends[2].reason == "length"
+    farm.iterate(request(1, prompt_of(600, 1), 5), request(2, prompt_of(50, 2), 5))
+    farm.finish()
+    assert farm.retired[1].reason == "refused"
+    assert str(600 * KV_BYTES_PER_TOKEN) in farm.retired[1].detail
+    assert farm.retired[2].reason == "length"
 
 
 def _sequence(number: int, prompt: int, answer: int = 10, said: int = 0) -> EngineSequence:
@@ -184,47 +158,9 @@ def test_a_hit_is_charged_for_what_it_computes() -> None:
     assert not _fits(memory, newcomer, 400, [stranger])
 
 
-@given(
-    running=st.lists(st.integers(1, 60), max_size=4),
-    waiting=st.lists(st.integers(1, 60), min_size=1, max_size=8),
-    budget=st.integers(300, 600),
-)
-def test_who_is_admitted_together_fits_together(running: list[int], waiting: list[int], budget: int) -> None:
-    """As if one after the other had been asked about, each beside all that were let in before it."""
-    memory = _memory(budget, pinned_bytes=10)
-    rows = [_sequence(number, tokens) for number, tokens in enumerate(running)]
-    queue = [_sequence(100 + number, tokens) for number, tokens in enumerate(waiting)]
-    todo = _plan(queue, rows, memory, 6, now=0.0)
-    assert not todo.preempt, "these few fit"
-    expected: list[EngineSequence] = []
-    for sequence in queue:
-        beside = [*rows, *expected]
-        if len(expected) < 6 and (not beside or _fits(memory, sequence, 0, beside)):
-            expected.append(sequence)
-    assert _admitted(todo) == expected
-    everybody = [*rows, *expected]
-    assert memory.room_bytes(everybody) >= 0 or not expected or len(everybody) == 1
-
-
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
 def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) -> None:
     """All of a short answer, a clipped share of a long one, and its output so far in any case."""
     assert charged_bytes(_sequence(1, 100, answer), _ONE) == charged
     assert charged_bytes(_sequence(1, 100, 100_000), _ONE) == 100 + GROWTH_TOKENS
     assert charged_bytes(_sequence(1, 100, 100_000, said=900), _ONE) == 100 + 901
-
-
-def test_a_request_that_is_cancelled_while_preempted_leaves_no_index_of_its_text() -> None:
-    """Half a megabyte each, where prompts are long; the others' go with their ends."""
-    farm = _Farm(budget_tokens=1500)
-    farm.iterate([request(number, prompt_of(100, number), 1100) for number in range(2)])
-    while not farm.preemptions:
-        assert not farm.loop.idle
-        farm.iterate([])
-    (waiting,) = farm.loop._waiting
-    assert waiting in farm.speculation._rows
-    farm.loop.iterate([Cancel(waiting)])
-    assert waiting not in farm.speculation._rows
-    while not farm.loop.idle:
-        farm.iterate([])
-    assert farm.speculation._rows == {}

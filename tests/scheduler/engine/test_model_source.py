@@ -11,7 +11,7 @@ import pytest
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.model_source import EMBEDDED, located
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.shared.messages import Load, ScriptedPlan
+from scheduler.shared.messages import Load
 from scheduler.shared.model_fingerprint import fingerprint as fingerprint_of
 
 HOST = socket.gethostname()
@@ -36,18 +36,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load(folder: Path, name: str, fingerprint: str) -> Load:
-    plan = ScriptedPlan()
-    return Load(
-        "scripted",
-        str(folder),
-        4,
-        512,
-        8,
-        "auto",
-        plan,
-        model=name,
-        fingerprint=fingerprint,
-    )
+    return Load("scripted", str(folder), model=name, fingerprint=fingerprint)
 
 
 def test_the_servers_own_engines_load_what_they_are_given() -> None:
@@ -56,32 +45,23 @@ def test_the_servers_own_engines_load_what_they_are_given() -> None:
     assert located(command) is command
 
 
-def test_a_copy_in_the_same_place_is_found(model: Path) -> None:
-    command = load(model, str(model), fingerprint_of(model))
-    assert located(command).model_folder == str(model)
-
-
-def test_a_copy_in_the_hubs_cache_is_found_by_its_content(model: Path, hub: Path) -> None:
-    """It is the one of several snapshots that the server has."""
+def test_a_copy_is_found_by_its_content(
+    model: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same place, in another user's home, with the installation, or as that one of several snapshots
+    in the hub's cache that the server has."""
+    monkeypatch.setenv("HOME", str(tmp_path / "server"))
     snapshots = hub / "models--owner--name" / "snapshots"
     for name, config in (("older", '{"old": 1}'), ("right", "{}"), ("z-newer", '{"new": 1}')):
         shutil.copytree(model, snapshots / name)
         (snapshots / name / "config.json").write_text(config)
-    command = load(Path("/server/only"), HUB_ID, fingerprint_of(model))
-    assert located(command).model_folder == str(snapshots / "right")
-
-
-def test_a_folder_in_the_home_of_another_user_is_found(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "server"))
-    command = load(Path("/Users/alice/model"), "~/model", fingerprint_of(model))
-    assert located(command).model_folder == str(model)
-
-
-def test_the_embedded_model_comes_with_every_installation() -> None:
-    command = load(Path("/elsewhere/embedded"), EMBEDDED, fingerprint_of(EMBEDDED_FOLDER))
-    assert located(command).model_folder == str(EMBEDDED_FOLDER)
+    for told, name, found in (
+        (model, str(model), model),
+        (Path("/Users/alice/model"), "~/model", model),
+        (Path("/elsewhere/embedded"), EMBEDDED, EMBEDDED_FOLDER),
+        (Path("/server/only"), HUB_ID, snapshots / "right"),
+    ):
+        assert located(load(told, name, fingerprint_of(found))).model_folder == str(found)
 
 
 def test_a_model_that_is_not_there_is_named_with_what_to_do(model: Path) -> None:

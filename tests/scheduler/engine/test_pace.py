@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import StepResult
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.step_meter import StepMeter
+from scheduler.engine.reports import StepMeter
 from scheduler.shared.messages import TokenOut
 from tests.examples import examples
 
@@ -108,26 +108,6 @@ def test_it_follows_a_device_that_slows_down() -> None:
     assert pace.budget(8, 1, 0) < before / 2
 
 
-def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
-    """A chunk has a fixed cost, so the last few tokens of a prompt are slow ones, and at their context there
-    may be no other observations. The next prompt's chunk is as large as before."""
-
-    def prefill(tokens: int) -> float:
-        return 0.020 + 0.0003 * tokens
-
-    pace = PrefillPace(2048)
-    pace.observe_decode(0.020, 20)
-    for _ in range(40):
-        context = 0
-        while context < 265:
-            tokens = min(pace.budget(20, 1, context), 265 - context)
-            pace.observe_prefill(prefill(tokens), tokens, context)
-            context += tokens
-    for context in (0, 100, 200, 260):
-        step = 0.020 + prefill(pace.budget(20, 1, context))
-        assert step == pytest.approx(AUTOMATIC_RATIO * 0.020, rel=0.2)
-
-
 def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
     """One row decodes and thirty wait: their prompts are prefilled in chunks that fit the step of thirty-one.
     Chunks that fit the step of one would be small, and small chunks are slow; thirty would wait for one. They
@@ -140,16 +120,6 @@ def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
         pace.observe_prefill(_prefill_seconds(tokens, 0), tokens, 0)
     step = _seconds(1, pace.budget(1, 30, 0), 0)
     assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_a_clock_that_stands_still_teaches_nothing(seconds: float) -> None:
-    """Virtual clocks do."""
-    pace = PrefillPace(512)
-    pace.observe_prefill(seconds, 100, 0)
-    pace.observe_decode(seconds, 4)
-    assert pace.step_seconds(0, 100, 0) is None
-    assert pace.step_seconds(4, 0, 0) is None
 
 
 def test_a_step_that_waited_for_nothing_teaches_no_speed() -> None:

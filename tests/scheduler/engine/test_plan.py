@@ -15,8 +15,8 @@ from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import (
     CHECKPOINT_EVERY_TOKENS,
     LEAST_GAP_TOKENS,
+    SCAFFOLD_TOKENS,
     Admit,
-    Keep,
     PlanInput,
     Restorable,
     StepPlan,
@@ -39,8 +39,10 @@ def together(rows: Iterable[EngineSequence]) -> Begun:
     return [BegunBatch(begun)] if begun else ()
 
 
-def _behind_prefix(request_id: int, shared: int = 100, own: int = 30) -> EngineSequence:
-    return EngineSequence.of(request(request_id, SHARED_PREFIX[:shared] + [400 + request_id] * own))
+def _behind_prefix(request_id: int, shared: int = 100, other: bool = False, own: int = 30) -> EngineSequence:
+    """`other`: under another salt."""
+    submit = request(request_id, SHARED_PREFIX[:shared] + [600 + request_id] * own)
+    return EngineSequence.of(msgspec.structs.replace(submit, salt="other" if other else ""))
 
 
 def state_of(
@@ -96,71 +98,50 @@ def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, re
     assert _ids(_plan(waiting, free=free, restorable=restorable)) == ids[: min(len(ids), max(0, free))]
 
 
-def test_one_leads_and_the_others_follow() -> None:
-    """The first of a burst behind one new prefix computes it; no other joins before it is cached."""
-    waiting = [_behind_prefix(number) for number in range(5)]
-    assert _ids(_plan(waiting)) == [0]
-    leader, followers = waiting[0], waiting[1:]
-    leader.computed_tokens = 99
-    todo = _plan(followers, [leader])
-    assert (todo.keep, todo.admit) == ((), ())
-    leader.computed_tokens = 100
-    todo = _plan(followers, [leader])
-    assert todo.keep == (Keep(0, 100),)
-    assert _ids(todo) == [1, 2, 3, 4]
+behind = st.tuples(st.sampled_from([0, 15, 16, 60, 100]), st.booleans())
+"""How much of SHARED_PREFIX a prompt begins with, and whether under another salt."""
 
 
-def test_a_leader_that_has_gone_is_followed_by_another() -> None:
-    """Every step is planned anew: the next in the queue leads."""
-    assert _ids(_plan([_behind_prefix(number) for number in range(1, 5)])) == [1]
+@settings(deadline=None, max_examples=examples(200))
+@given(
+    reading=st.lists(st.tuples(behind, st.integers(0, 130)), max_size=4),
+    waiting=st.lists(behind, min_size=1, max_size=8),
+    cached=st.sampled_from([0, 50, 100]),
+)
+def test_nothing_is_computed_twice_and_nobody_waits_for_nothing(
+    reading: list[tuple[tuple[int, bool], int]], waiting: list[tuple[int, bool]], cached: int
+) -> None:
+    """What a prompt in prefill computes, others wait for, until it is there and the leader keeps it: from 16
+    tokens on, with which all prompts of a template begin. Tenants that share no prefixes do not wait for each
+    other, nor does anybody for a row that decodes."""
+    shares = dict(enumerate([one for one, _ in reading] + waiting))
+    rows = [_behind_prefix(number, shared, other) for number, (shared, other) in shares.items()]
+    running, queue = rows[: len(reading)], rows[len(reading) :]
+    for row, (_, computed) in zip(running, reading, strict=True):
+        row.computed_tokens = min(computed, row.prompt_tokens)
 
+    def known(row: EngineSequence) -> int:
+        shared, other = shares[row.request_id]
+        return 0 if other else min(cached, shared)
 
-def test_followers_have_leaders_of_their_own_deeper_down() -> None:
-    """Eight agents behind one repository behind one system prompt: each part is computed once."""
-    repository = prompt_of(60, 2)
-    deep = [EngineSequence.of(request(n, SHARED_PREFIX + repository + [400 + n] * 20)) for n in range(1, 4)]
-    leader = _behind_prefix(0)
-    leader.computed_tokens = 110
-    todo = _plan([*deep, _behind_prefix(9)], [leader])
-    assert _ids(todo) == [1, 9]
-    deep[0].computed_tokens = 160
-    assert _plan(deep[1:], [leader, deep[0]]).keep == (Keep(1, 160),)
-
-
-def test_nobody_waits_for_what_is_kept_already() -> None:
-    """Followers wait only for tokens that are not cached."""
-    assert _ids(_plan([_behind_prefix(number) for number in range(4)], known=100)) == [0, 1, 2, 3]
-
-
-def test_nobody_waits_for_a_templates_first_tokens() -> None:
-    """All prompts begin with a few tokens of their template; a step's wait would save nothing."""
-    assert _ids(_plan([_behind_prefix(number, shared=15) for number in range(4)])) == [0, 1, 2, 3]
-    assert _ids(_plan([_behind_prefix(number, shared=16) for number in range(4)])) == [0]
-
-
-def test_nobody_waits_where_nothing_is_kept() -> None:
-    """Without a prefix cache there is nothing to follow."""
-    assert _ids(_plan([_behind_prefix(number) for number in range(4)], restorable="never")) == [0, 1, 2, 3]
-
-
-def test_another_salt_is_another_world() -> None:
-    """Tenants that do not share prefixes do not wait for each other either."""
-    waiting = [_behind_prefix(number) for number in range(3)]
-    waiting[1].submit = msgspec.structs.replace(waiting[1].submit, salt="other")
-    assert _ids(_plan(waiting)) == [0, 1]
-
-
-def test_who_shares_nothing_passes_those_who_wait() -> None:
-    """A waiting follower does not delay the requests behind it."""
-    other = EngineSequence.of(request(7, prompt_of(50, 7)))
-    assert _ids(_plan([_behind_prefix(0), _behind_prefix(1), other], free=2)) == [0, 7]
-
-
-def test_a_decoding_row_is_no_leader() -> None:
-    """Its prompt was cached when its prefill ended; if it was not, no sequence waits for it."""
-    leader = _behind_prefix(0)
-    leader.computed_tokens = len(leader.tokens)
-    assert _ids(_plan([_behind_prefix(1)], [leader])) == [1]
+    todo = plan(state_of(queue, running, cached_tokens=known), 0.0)
+    leaders = {row.request_id: row.computed_tokens for row in running if row.prefilling}
+    admitted = {admit.sequence.request_id: admit.cached_tokens for admit in todo.admit}
+    kept = {keep.request_id: keep.tokens for keep in todo.keep}
+    for row in queue:
+        number, (own, salt) = row.request_id, shares[row.request_id]
+        common = {one: min(own, shares[one][0]) for one in leaders if shares[one][1] == salt}
+        most = max(common.values(), default=0)
+        best = [one for one, shared in common.items() if shared == most]
+        if number not in admitted:
+            assert todo.waits[number] == "prefix"
+            assert most >= known(row) + SCAFFOLD_TOKENS
+            assert any(leaders[one] < most for one in best)
+            continue
+        if most >= known(row) + SCAFFOLD_TOKENS:
+            assert any(leaders[one] >= most and kept.get(one, 0) >= most for one in best)
+            assert admitted[number] == most
+        leaders[number] = admitted[number]
 
 
 def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
@@ -340,13 +321,9 @@ def test_a_conversation_stops_at_its_ends_and_now_and_then() -> None:
 def test_who_shares_the_whole_prompt_continues_from_the_state_before_its_last_token() -> None:
     """That state is kept of every row; the one behind the last token is the answer's."""
     assert checkpoints_of((), [1000, 1003, 400], 0, 1000) == (400, 999)
+    assert checkpoints_of((), [503, 500, 501, 900], 0, 1000) == (500, 900), "they part within a few tokens"
     asked = EngineSequence.of(request(1, prompt_of(60, 1)))
     longer = EngineSequence.of(request(2, [*prompt_of(60, 1), 7, 8]))
     todo = _plan([asked, longer], restorable="at_checkpoints")
     assert todo.admit == (Admit(asked, checkpoints=(59,)),)
     assert todo.waits == {2: "prefix"}
-
-
-def test_prompts_that_part_within_a_few_tokens_share_one_stop() -> None:
-    """The shallowest serves them all."""
-    assert checkpoints_of((), [503, 500, 501, 900], 0, 1000) == (500, 900)

@@ -7,18 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.engine import loop as engine_loop
-from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import Draft
-from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefill_batches import BegunBatch
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine.sequence import EngineSequence, Slots
-from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
+from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import alone, prompt_of, request
+from tests.scheduler.engine.heard import HeardLoop
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=16)
 _READS, _BEGUN, _WRITES, _WAITS, _BESIDE, _RESTS = 1, 2, 3, 4, 5, 6
@@ -48,7 +46,7 @@ _RIGHT = StepPlan(
     admit=(_ADMIT,),
     chunks=(Chunk(_BEGUN, 12), Chunk(_BESIDE, 10), Chunk(_WAITS, 15)),
     decode=(_WRITES, _BEGUN, _WAITS),
-    drafts=(Draft(_WRITES, (1,), "prediction"),),
+    drafts=(Draft(_WRITES, (1,), "long_match"),),
 )
 
 
@@ -89,6 +87,7 @@ _ADMITTED: dict[str, Admit] = {
         pytest.param(_BEGUN, {"chunks": (Chunk(_BEGUN, 11),), "decode": (_BEGUN,)}, id="it decodes early"),
         pytest.param(9, {"decode": (9,)}, id="who is no row decodes"),
         pytest.param(_READS, {"drafts": (Draft(_READS, (1,), "grammar"),)}, id="a prompt has drafts"),
+        pytest.param(_WRITES, {"preempt": (_WRITES,)}, id="who leaves decodes"),
         pytest.param(_WAITS, {"drafts": (Draft(_WAITS, (1,), "grammar"),)}, id="who is admitted has drafts"),
     ],
 )
@@ -97,43 +96,12 @@ def test_what_does_not_fit_names_its_request(wrong: int, changes: dict[str, obje
     assert wrong in contradictions(with_changes(_RIGHT, **changes), slots, waiting, _BATCHES)
 
 
-def test_who_leaves_has_no_part_in_the_step() -> None:
-    slots, waiting = _scene()
-    found = contradictions(with_changes(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, _BATCHES)
-    assert found.keys() == {_WRITES, _BEGUN}
-
-
 def test_more_are_not_admitted_than_there_are_slots() -> None:
     slots, waiting = _scene()
     waiting[9] = _sequence(9)
     todo = StepPlan(admit=(_ADMIT, Admit(waiting[9])))
     assert contradictions(todo, slots, waiting, ()).keys() == {9}
     assert contradictions(with_changes(todo, preempt=(_WRITES,)), slots, waiting, ()) == {}
-
-
-class _Run:
-    """A loop, and what is heard of it."""
-
-    def __init__(self, backend: ScriptedBackend) -> None:
-        self.loop = EngineLoop(backend, 4, PrefillPace(16))
-        self.tokens: dict[int, list[int]] = {}
-        self.retired: dict[int, Retired] = {}
-
-    def iterate(self, *commands: ToEngine) -> None:
-        for frame in self.loop.iterate(commands):
-            assert isinstance(frame, StepOutput)
-            for out in frame.tokens:
-                self.tokens.setdefault(out.request_id, []).append(out.token)
-            for retired in frame.retired:
-                assert retired.request_id not in self.retired
-                self.retired[retired.request_id] = retired
-
-    def finish(self) -> None:
-        for _ in range(100):
-            if self.loop.idle:
-                return
-            self.iterate()
-        raise AssertionError("it never ended")
 
 
 _SUBMITS = [request(number, prompt_of(_PROMPT_TOKENS, number), 9) for number in (1, 2, 3)]
@@ -166,7 +134,7 @@ def test_a_wrong_plan_fails_its_request_and_no_other(
         return mistake(found) if 2 in here else found
 
     monkeypatch.setattr(engine_loop, "plan", wrong)
-    run = _Run(ScriptedBackend(_PLAN, kv_cache_bytes=1 << 20))
+    run = HeardLoop(ScriptedBackend(_PLAN, kv_cache_bytes=1 << 20), 4, 16)
     run.iterate(*_SUBMITS)
     run.finish()
     assert run.retired[2].reason == "failed"
@@ -175,52 +143,3 @@ def test_a_wrong_plan_fails_its_request_and_no_other(
     for submit in _SUBMITS[::2]:
         assert run.retired[submit.request_id].reason == "length"
         assert run.tokens[submit.request_id] == alone(ScriptedBackend(_PLAN), submit)
-
-
-class _Forgetful(ScriptedBackend):
-    """It has lost the row of request 2 when a plan names it."""
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        if 2 in {*plan.release, *plan.preempt}:
-            self._rows.pop(2, None)
-        return super().execute(plan)
-
-
-def _preempting(state: PlanInput, now: float) -> StepPlan:
-    """Preempt request 2 when request 3 has left."""
-    found = plan(state, now)
-    there = {row.request_id for row in state.running}
-    if 2 not in there or 3 in there.union(one.request_id for one in state.waiting):
-        return found
-    chunks = tuple(chunk for chunk in found.chunks if chunk.request_id != 2)
-    decode = tuple(request_id for request_id in found.decode if request_id != 2)
-    return with_changes(found, preempt=(2,), chunks=chunks, decode=decode)
-
-
-def test_a_row_that_the_batch_has_lost_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan that names it changes nothing; what else it had to do is done by the next one."""
-    monkeypatch.setattr(engine_loop, "plan", _preempting)
-    backend = _Forgetful(_PLAN)
-    run = _Run(backend)
-    run.iterate(*_SUBMITS)
-    while len(backend._rows) < 3:
-        run.iterate()
-    run.iterate(Cancel(3))
-    assert backend._rows.keys() == {1, 3}, "nothing of the plan was carried out"
-    run.finish()
-    assert run.retired[2] == Retired(2, "failed", "the batch has lost its row")
-    assert run.retired[3].reason == "cancelled"
-    assert run.tokens[1] == alone(ScriptedBackend(_PLAN), _SUBMITS[0])
-
-
-def test_a_cancelled_row_that_the_batch_has_lost_is_gone() -> None:
-    """It has had its last message."""
-    run = _Run(_Forgetful(_PLAN))
-    run.iterate(*_SUBMITS)
-    run.iterate(Cancel(2), Cancel(3))
-    run.finish()
-    assert {number: one.reason for number, one in run.retired.items()} == {
-        1: "length",
-        2: "cancelled",
-        3: "cancelled",
-    }

@@ -72,7 +72,7 @@ def test_every_prompt_is_prefilled_within_the_budgets(
 ) -> None:
     """Whatever arrives when, with whatever budgets: no step computes more than its own, but for each row's
     floor, and as long as there are prompts each step computes some of them, and of all that have begun."""
-    reading = _Prompts(PrefillLimits(8, 2048, padded))
+    reading = _Prompts(PrefillLimits(8, 512, padded))
     arrivals = deque(sorted(prompts))
     for step in range(sum(tokens for _, tokens in prompts) + 13):
         while arrivals and arrivals[0][0] <= step:
@@ -83,6 +83,7 @@ def test_every_prompt_is_prefilled_within_the_budgets(
         chunks, _ = reading.step(budget)
         assert begun <= {chunk.request_id for chunk in chunks}
         assert padded_tokens(chunks) <= max(budget, len(chunks) * LEAST_CHUNK_TOKENS)
+        assert all(chunk.tokens <= 512 for chunk in chunks)
         assert bool(chunks) == expected
         assert padded or len({chunk.tokens for chunk in chunks}) <= 1
         if not arrivals and not reading.left:
@@ -102,6 +103,17 @@ def test_a_prompt_is_passed_by_few() -> None:
             reading.arrive(150)
         passed += reading.step(192)[1]
     assert passed.index(long) <= MOST_PASSES
+
+
+def test_a_much_shorter_prompt_is_read_beside_a_long_one() -> None:
+    """Although it does not end within a step, where streams keep steps small."""
+    reading = _Prompts()
+    reading.arrive(1600)
+    reading.step(64)
+    short = reading.arrive(300)
+    for _ in range(12):
+        reading.step(64)
+    assert list(reading.left) == [short - 1]
 
 
 @given(

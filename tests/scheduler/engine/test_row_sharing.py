@@ -18,12 +18,11 @@ _SHARED_PREFIX = (1, 1000)
     ("measured", "token_bytes", "budget_bytes", "cost"),
     [
         (None, 6144, 4 << 30, GROUP_COST_TOKENS),
-        (64, 6144, 4 << 30, 64),
         (5000, 6144, 4 << 30, 5000),
         (8192, 131_072, 8 << 30, GROUP_COST_TOKENS),
         (8192, 131_072, 64 << 30, 4096),
     ],
-    ids=["not measured", "cheap", "small model", "large model", "large model and machine"],
+    ids=["not measured", "small model", "large model", "large model and machine"],
 )
 def test_copies_that_save_time_take_a_bounded_part_of_the_budget(
     measured: int | None, token_bytes: int, budget_bytes: int, cost: int
@@ -38,12 +37,6 @@ def test_nested_prefixes_are_shared_as_deep_as_it_pays() -> None:
     paths = {row: RowPath([_SHARED_PREFIX, (2, 800)], 1800) for row in range(4)}
     paths |= {row: RowPath([_SHARED_PREFIX], 1000) for row in range(4, 8)}
     assert runs_in_place(paths) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1}
-
-
-def test_little_is_copied() -> None:
-    """Two rows with a short prefix cost less than a group's operations."""
-    paths = {row: RowPath([(1, 100)], 120) for row in range(2)}
-    assert runs_in_place(paths) == {0: 0, 1: 0}
 
 
 def test_one_long_row_does_not_pad_the_others() -> None:
@@ -84,24 +77,3 @@ def test_a_hit_is_charged_for_what_its_row_will_do(shared: list[int], cuts: list
     assert hit_in_place(sorted(cuts), shared, shared, cost, saving=True) == known
     if cost == 0:
         assert charged >= min(known, max(shared, default=0))
-
-
-@settings(deadline=None, max_examples=examples(200))
-@given(
-    paths=st.dictionaries(
-        st.integers(0, 20),
-        st.tuples(
-            st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), max_size=5), st.integers(0, 500)
-        ),
-        max_size=12,
-    )
-)
-def test_it_always_ends_with_a_depth_for_every_row(
-    paths: dict[int, tuple[list[tuple[int, int]], int]],
-) -> None:
-    """Whatever the paths: each row's answer is a beginning of its own path."""
-    rows = {row: RowPath(runs, sum(n for _, n in runs) + rest) for row, (runs, rest) in paths.items()}
-    depths = runs_in_place(rows)
-    assert depths.keys() == rows.keys()
-    assert all(0 <= depth <= len(rows[row].runs) for row, depth in depths.items())
-    assert runs_in_place(rows, group_cost_tokens=1 << 40) == dict.fromkeys(rows, 0)

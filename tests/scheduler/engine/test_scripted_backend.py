@@ -10,11 +10,11 @@ import pytest
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Retired, ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.check_vectors import VECTOR_CHECKS
-from tests.contracts.journal import Journal, answers, kv_bytes, prefixes_of, request
+from tests.contracts.journal import answers, prefixes_of, request
 
 
 def _backend(plan: ScriptedPlan) -> ScriptedBackend:
@@ -30,41 +30,11 @@ def test_contract(check: Callable[[MakeBackend], None]) -> None:
     check(lambda: _backend(ScriptedPlan(prefill_tokens_per_step=CHUNK)))
 
 
-def test_a_step_takes_the_time_of_the_plan() -> None:
-    """`step_seconds` is slept once a step, whatever the number of rows."""
-    slept: list[float] = []
-    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=slept.append)
-    answers(backend, [request(1, [1], 3), request(2, [2], 3)])
-    assert slept == [0.25] * 3
-
-
 def test_it_holds_no_answer_to_a_grammar() -> None:
     """It has no vocabulary to do so with, and says that rather than ignore it."""
     held = msgspec.structs.replace(request(1, [1], 3), grammar="start: /a/")
     with pytest.raises(RequestRefused, match="grammar"):
         _backend(ScriptedPlan()).check(EngineSequence.of(held))
-
-
-def test_it_stops_where_the_plan_says() -> None:
-    """`stop_after` makes the n-th token the request's first stop token, where it has one."""
-    backend = _backend(ScriptedPlan(stop_after=4))
-    courses = answers(backend, [request(1, [65], 9, stop=(8000, 8001)), request(2, [65], 9)])
-    assert courses[1].tokens[3:] == [8000]
-    assert courses[1].retired == Retired(1, "stop")
-    assert courses[2].retired == Retired(2, "length")
-
-
-def test_kv_bytes_are_the_tokens_held() -> None:
-    """Prompt tokens as they are read, then generated ones, all at one price."""
-    backend = _backend(ScriptedPlan(prefill_tokens_per_step=2))
-    journal = Journal(backend)
-    journal.admit(request(1, [1, 2, 3], 3))
-    held = []
-    for _ in range(3):
-        journal.step()
-        held.append(kv_bytes(backend))
-    assert held == [KV_BYTES_PER_TOKEN * tokens for tokens in (2 + 2, 5, 0)]
-    assert backend.describe().kv_bytes_per_token == KV_BYTES_PER_TOKEN
 
 
 def test_a_hold_is_kept_when_its_answer_ends() -> None:

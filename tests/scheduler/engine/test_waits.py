@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.policy import Allowance, Relief
-from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import Memory
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, plan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
@@ -19,6 +18,7 @@ from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
+from tests.scheduler.engine.heard import HeardLoop
 from tests.scheduler.engine.test_plan import state_of
 
 
@@ -46,44 +46,35 @@ def test_who_does_not_fit_waits_for_the_kv_cache() -> None:
     assert late.waits == {1: "kv_cache", 2: "kv_cache"}
 
 
-class Told:
-    """A loop, and what it told of each request."""
+class Told(HeardLoop):
+    """And what it told of each request."""
 
     def __init__(self, slots: int, kv_cache_bytes: int = -1) -> None:
         backend = ScriptedBackend(ScriptedPlan(prefill_tokens_per_step=8), kv_cache_bytes=kv_cache_bytes)
-        self._loop = EngineLoop(backend, slots, PrefillPace(512), lambda: 0.0)
+        super().__init__(backend, slots, clock=lambda: 0.0)
         self.reasons: dict[int, list[WaitReason]] = {}
-        self.retired: set[int] = set()
+        self.admitted: list[int] = []
 
-    def iterate(self, commands: list[ToEngine]) -> None:
-        for frame in self._loop.iterate(commands):
-            assert isinstance(frame, StepOutput)
-            for wait in frame.waits:
-                assert wait.request_id not in self.retired, "the parent does not know it any more"
-                self.reasons.setdefault(wait.request_id, []).append(wait.waits_for)
-            self.retired |= {retired.request_id for retired in frame.retired}
-
-    def rest(self) -> None:
-        while not self._loop.idle:
-            self.iterate([])
+    def iterate(self, *commands: ToEngine) -> Sequence[StepOutput]:
+        before = self.retired.keys() - set[int]()
+        outputs = super().iterate(*commands)
+        for wait in (wait for output in outputs for wait in output.waits):
+            assert wait.request_id not in before, "the parent does not know it any more"
+            self.reasons.setdefault(wait.request_id, []).append(wait.waits_for)
+            self.admitted += [wait.request_id] if wait.waits_for == "nothing" else []
+        return outputs
 
 
-def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
-    told = Told(slots=1)
-    told.iterate([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
-    told.rest()
-    assert told.reasons == {2: ["slot", "nothing"]}
-
-
-def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
+def test_a_preempted_row_is_reported_once_and_goes_on_before_who_came_later() -> None:
     """Its answer grew until the KV budget had no room for both."""
     told = Told(slots=2, kv_cache_bytes=1500 * (KV_BYTES_PER_TOKEN + 4))
-    told.iterate([request(1, prompt_of(100, 1), 1100)])
+    told.iterate(request(1, prompt_of(100, 1), 1100))
     for _ in range(50):
-        told.iterate([])
-    told.iterate([request(2, prompt_of(100, 2), 1100)])
-    told.rest()
-    assert told.reasons == {2: ["preempted", "nothing"]}
+        told.iterate()
+    told.iterate(request(2, prompt_of(100, 2), 1100), request(3, prompt_of(700, 3), 600))
+    told.finish()
+    assert told.reasons[2] == ["preempted", "nothing"]
+    assert told.admitted == [2, 3]
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -98,12 +89,12 @@ def test_what_it_sends_ends_with_a_slot_or_with_the_request(
     for number, cancel in script:
         if not cancel and number not in known:
             known.add(number)
-            told.iterate([request(number, prompt_of(30, number % 3))])
+            told.iterate(request(number, prompt_of(30, number % 3)))
         elif cancel and number in known:
             cancelled.add(number)
-            told.iterate([Cancel(number)])
-    told.rest()
+            told.iterate(Cancel(number))
+    told.finish()
     for number, reasons in told.reasons.items():
         assert all(one != other for one, other in pairwise(reasons))
         assert reasons[-1] == "nothing" or number in cancelled
-    assert told.retired == known
+    assert told.retired.keys() == known

@@ -50,16 +50,6 @@ def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, floa
     assert deadlines.limit_seconds(TimedStep(work, 1)) >= min(CEILING, MULTIPLE * slowest)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "limit"),
-    [(0.004, FLOOR_SECONDS), (1.4, FLOOR_SECONDS), (3.0, 3.0 * MULTIPLE), (100.0, CEILING)],
-)
-def test_it_follows_the_device(seconds: float, limit: float) -> None:
-    """The floor for quick steps, twenty steps for slow ones, the ceiling for very slow ones."""
-    step = TimedStep("decode", 1000)
-    assert learnt(*[(step, seconds)] * ENOUGH).limit_seconds(step) == pytest.approx(limit)
-
-
 def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
     """Prefill is not decoding, and a long context not a short one, nor a large chunk a small one; but the
     longer and the larger bound the others."""

@@ -10,11 +10,6 @@ from hypothesis import strategies as st
 from scheduler.processes.machine_share import gpus_of, share_of, sharers_of
 
 
-def test_one_engine_has_the_machine() -> None:
-    """Nothing changes for anybody who does not ask for several."""
-    assert share_of(0, 1, 16, ("0", "1")) == {}
-
-
 @given(st.integers(2, 16), st.integers(1, 64))
 def test_engines_have_together_as_many_threads_as_there_are_cores(engines: int, cores: int) -> None:
     """Where there are enough; otherwise one BLAS thread each."""

@@ -28,7 +28,6 @@ def test_numbers_add_up_and_the_most_used_prefixes_come_first() -> None:
         CACHE,
         evicted_tokens={"cleared": 1, "superseded": 0},
         shared_prefixes=[PrefixReport(9, 3, 0, [3])],
-        complaints=["a node"],
     )
     found = together([Inspection(1, 5, CACHE, DISK), Inspection(2, 6, other), Inspection(3, 7, None)], 2)
     assert found.freed_bytes == 18
@@ -36,7 +35,6 @@ def test_numbers_add_up_and_the_most_used_prefixes_come_first() -> None:
     assert (found.cache.budget_bytes, found.cache.nodes, found.cache.hit_tokens) == (200, 6, 120)
     assert found.cache.evicted_tokens == {"budget": 4, "cleared": 1, "superseded": 0}
     assert [prefix.references for prefix in found.cache.shared_prefixes] == [5, 3]
-    assert found.cache.complaints == ["a node"]
     assert found.disk == DISK
 
 

@@ -88,9 +88,7 @@ def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
     for spare in (0, 1):
         queue = queue_of(8, "greedy", max_queue=8 + spare, max_queue_per_tenant=8)
         admission = admission_at(queue, 2.0)
-        error = refusal(
-            lambda admission=admission: admission.admit(ask(tenant="greedy"), 0.0, prompt_tokens=0)
-        )  # type: ignore[misc]
+        error = refusal(partial(admission.admit, ask(tenant="greedy"), 0.0, prompt_tokens=0))
         assert isinstance(error, TenantLimit)
         assert "8 requests of this tenant" in error.message
         assert error.retry_after_seconds == 2

@@ -5,11 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.config import FairnessConfig
-from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.service_ledger import Ticket
 from tests.examples import examples
-from tests.scheduler.intake.tickets import Server, sizes, ticket
+from tests.scheduler.intake.tickets import Server, ticket
 
 HALF_LIFE = 60.0
 
@@ -59,26 +56,3 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
         assert max(service.values()) - min(service.values()) <= allowed + 1e-6
         decay = 2 ** ((before - server.now) / HALF_LIFE)
         service = {each: tokens * decay for each, tokens in service.items()}
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    engine=st.integers(1, 6),
-    costs=st.lists(st.tuples(sizes, sizes), min_size=4, max_size=60),
-)
-def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]]) -> None:
-    """With N requests in the engine with any estimates, two tenants never differ by more than those requests'
-    charges and one."""
-    queue = FairQueue(FairnessConfig(half_life_seconds=1e9))
-    largest = max(max(pair) for pair in costs)
-    real = {"A": 0, "B": 0}
-    running: list[tuple[Ticket, int]] = []
-    for number, (expected, actual) in enumerate(costs):
-        for tenant in "AB":
-            queue.push(ticket(tenant, tokens=expected, at=float(number)))
-        if len(running) == engine:
-            one, tokens = running.pop(0)
-            queue.charge_actual(one, tokens, 0, float(number))
-            real[one.tenant] += tokens
-        running.append((queue.pop(float(number)), actual))
-        assert abs(real["A"] - real["B"]) <= (engine + 2) * largest

@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.intake.flow import LARGEST_TOKENS, SMALLEST_TOKENS, SessionFlow
+from scheduler.intake.flow import SessionFlow
 from scheduler.intake.service_ledger import Account, Ticket
 from tests.scheduler.intake.tickets import ticket
 
@@ -32,13 +32,6 @@ def test_a_cold_request_ages() -> None:
     for now in range(2, 30):
         flow = flow_of(cold, ticket(tokens=1024, at=now - 1.0))
         assert (flow.choose(32, float(now)) is cold) == (now > 8)
-
-
-def test_small_ones_are_equals_and_so_are_very_large_ones() -> None:
-    """First come, first served among them."""
-    for tokens in (1, SMALLEST_TOKENS), (LARGEST_TOKENS, 10 * LARGEST_TOKENS):
-        first, second = ticket(tokens=tokens[1]), ticket(tokens=tokens[0])
-        assert flow_of(first, second).choose(32, 100.0) is first
 
 
 @given(

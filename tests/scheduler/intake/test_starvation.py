@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,3 +71,31 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
         if server.serve() is one:
             break
         push(*others[turn % len(others)])
+
+
+@pytest.mark.parametrize("level", ["tenants", "sessions"])
+def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
+    """Each newcomer has less service than the flow. That flow is served once its patience is over, and no
+    more often."""
+    server = Server(STARVING, seconds_per_token=0.0)
+
+    def flow(name: str, tokens: int) -> Ticket:
+        tenant, session = (name, "") if level == "tenants" else ("T", name)
+        return ticket(tenant, session, tokens=tokens, at=server.now)
+
+    server.push(flow("veteran", 1_000_000), flow("other", 1))
+    server.serve()
+    server.serve()
+    veteran = flow("veteran", 100)
+    server.push(veteran)
+    served_at = []
+    for turn in range(40):
+        server.now = float(turn)
+        server.push(flow(f"newcomer {turn}", 1))
+        if server.serve() is veteran:
+            served_at.append(turn)
+            veteran = flow("veteran", 100)
+            server.push(veteran)
+    gaps = [later - earlier for earlier, later in pairwise([-1, *served_at])]
+    assert STARVING.patience_seconds <= min(gaps[1:])
+    assert max(gaps) <= STARVING.patience_seconds + len(server.queue)

@@ -65,26 +65,6 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_marks_of_a_plain_text_are_text(name: str) -> None:
-    """It is cut behind the first character of each, one within another included."""
-    tokenizer = kind(name)
-    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE)
-    ids = {tokenizer.cuts[mark] for mark in MARKS}
-    for mark in MARKS:
-        text = f"a {mark}{mark} b<{mark}>"
-        assert ids.intersection(pieces.encode(text, ""))
-        before = pieces.statistics()
-        found = pieces.encode_plain(text)
-        assert not ids.intersection(found)
-        cut = ["a " + mark[0], mark[1:] + mark[0], mark[1:] + " b<" + mark[0], mark[1:] + ">"]
-        assert found.tolist() == [token for part in cut for token in tokenizer.encode_all([part])[0]]
-        assert pieces.statistics() == before, "nothing is kept"
-    plain = "no mark, so the ids of the whole"
-    assert pieces.encode_plain(plain).tolist() == tokenizer.encode_all([plain])[0]
-    assert pieces.encode_plain("").tolist() == []
-
-
 class Counted:
     """A tokenizer that counts the texts that it encodes."""
 

@@ -24,7 +24,6 @@ def make_record(
     session: str | None = None,
     timeout_seconds: float | None = None,
     max_tokens: int = 8,
-    prediction: str | None = None,
 ) -> StreamRecord:
     request = ask(
         text,
@@ -32,7 +31,6 @@ def make_record(
         tenant=tenant,
         session=session,
         timeout_seconds=timeout_seconds,
-        prediction=prediction,
     )
     tokens = compact(prompt or [1, 2, 3])
     submit = Submit(request_id, tokens, max_tokens, (EOS,), request.sampling, session=session)

@@ -49,24 +49,6 @@ def test_one_step_makes_no_request_trusted() -> None:
     assert not record.trusted
 
 
-@pytest.mark.parametrize(
-    ("prediction", "end", "predicted"),
-    [("ab", "length", (5, 2)), ("", "length", (5, 2)), (None, "length", None), ("ab", "stopped", None)],
-)
-def test_the_usage_has_what_became_of_a_prediction(
-    prediction: str | None, end: str, predicted: tuple[int, int] | None
-) -> None:
-    """Where there was one, and the engine said it: where the answer's own text ended it, that is not 0, but
-    nothing."""
-    board = Board()
-    record = board.submit(make_record(1, stop=("a",) if end == "stopped" else (), prediction=prediction))
-    board.route(step(tokens=[(1, ord("a"))]))
-    board.route(StepOutput([], [], [Retired(1, "length", predicted=(5, 2))], Counters()))
-    final = events_of(record)[-1]
-    assert isinstance(final, Finished)
-    assert final.usage.predicted == predicted
-
-
 @pytest.mark.parametrize("part", ["read", "end", "end_token"])
 def test_a_failure_in_one_requests_text_fails_that_request_alone(
     part: str, monkeypatch: pytest.MonkeyPatch

@@ -22,20 +22,6 @@ def told(line: TimeLine, now: float) -> list[tuple[str, float, float]]:
     ]
 
 
-def test_a_plain_request_is_queued_prefilled_and_decoded() -> None:
-    """Chunk by chunk; what it did since it was submitted is known with its first chunk."""
-    line = TimeLine(10.0)
-    line.enter(State.SUBMITTED, 11.0, engine="0")
-    assert told(line, 11.5)[-1] == ("submitted", 11.0, 11.5)
-    line.enter(State.PREFILLING, 12.0)
-    line.chunk(12.0, 100)
-    line.chunk(13.0, 150)
-    line.enter(State.DECODING, 13.0)
-    assert told(line, 20.0) == [("queue", 10.0, 11.0), ("prefill", 11.0, 13.0), ("decode", 13.0, 20.0)]
-    chunks = [(span.end, span.chunks, span.tokens) for span in line.spans(20.0) if span.chunks]
-    assert chunks == [(12.0, 1, 100), (13.0, 1, 50)]
-
-
 def test_it_says_what_it_waited_for_in_the_engine() -> None:
     """From when it was submitted, and since when each reason held."""
     line = TimeLine(0.0)

@@ -14,9 +14,7 @@ from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import (
-    DRAFT_SECONDS,
     DRAFT_SOURCES,
-    ENGINE_PARTS,
     RELIEF_LEVELS,
     STEPS,
 )
@@ -30,9 +28,7 @@ class Step:
 
     rows: int
     prefilled: int
-    model: int
-    bookkeeping: int
-    between: int
+    seconds: int
     running: int
 
     def after(self, before: Counters) -> Counters:
@@ -40,17 +36,15 @@ class Step:
             steps=before.steps + 1,
             prefilled_tokens=before.prefilled_tokens + self.prefilled,
             generated_tokens=before.generated_tokens + self.rows,
-            busy_seconds=before.busy_seconds + (self.model + self.bookkeeping) / 8,
+            busy_seconds=before.busy_seconds + self.seconds,
             running=self.running,
             kv_bytes=10 * self.running,
-            model_seconds=before.model_seconds + self.model / 8,
-            between_seconds=before.between_seconds + self.between / 8,
             memory=DeviceMemory(active=100 * self.running, peak=1 + 100 * self.running),
         )
 
 
 few = st.integers(0, 1000)
-steps = st.builds(Step, few, few, few, few, few, few)
+steps = st.builds(Step, few, few, few, few)
 lives = st.lists(st.lists(steps, max_size=6), max_size=5)
 
 
@@ -79,25 +73,22 @@ def test_labels_are_the_engines_names() -> None:
 
 
 def test_drafts_are_counted_by_source_over_restarts() -> None:
-    """Time that is saved and time that is lost are two counters, as a counter only grows; a source of an
-    unknown name is another one. Rows in a step are those that got tokens, not the tokens."""
+    """A source of an unknown name is another one. Rows in a step are those that got tokens, not tokens."""
     metrics = Metrics().of_model("tiny")
     totals = EngineTotals(metrics.of_engine("0"))
-    first = {"prediction": (7, 5)}
+    first = {"short_match": (7, 5)}
     second = first | {"grammar": (3, 3), "oracle": (4, 1)}
     for life in range(2):
-        totals.take(Counters(steps=1, generated_tokens=2 + 5, drafts=DraftCounters(1, 0.5, first)))
-        totals.take(Counters(steps=2, generated_tokens=9 + 4, drafts=DraftCounters(2, 0.25, second)))
-        totals.take(Counters(steps=3, generated_tokens=9 + 6, drafts=DraftCounters(2, 0.25, second)))
+        totals.take(Counters(steps=1, generated_tokens=2 + 5, drafts=DraftCounters(1, first)))
+        totals.take(Counters(steps=2, generated_tokens=9 + 4, drafts=DraftCounters(2, second)))
+        totals.take(Counters(steps=3, generated_tokens=9 + 6, drafts=DraftCounters(2, second)))
         totals.forget()
         lives = life + 1
         drafted = over(metrics, "penstock_draft_tokens_total", "source", DRAFT_SOURCES)
-        assert drafted == [3 * lives, 7 * lives, 0, 0, 4 * lives]
+        assert drafted == [3 * lives, 0, 7 * lives, 4 * lives]
         accepted = over(metrics, "penstock_accepted_draft_tokens_total", "source", DRAFT_SOURCES)
-        assert accepted == [3 * lives, 5 * lives, 0, 0, lives]
+        assert accepted == [3 * lives, 0, 5 * lives, lives]
         assert read(metrics, "penstock_draft_steps_total") == 2 * lives
-        seconds = over(metrics, "penstock_draft_seconds_total", "outcome", DRAFT_SECONDS)
-        assert seconds == [0.5 * lives, 0.25 * lives]
         assert read(metrics, "penstock_engine_step_decode_rows_sum") == (2 + 2 + 2) * lives
 
 
@@ -126,11 +117,8 @@ def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[l
     assert read(metrics, "penstock_engine_step_decode_rows_sum") == sum(step.rows for step in taken)
     assert read(metrics, "penstock_engine_step_prefill_tokens_sum") == sum(step.prefilled for step in taken)
     assert sum(over(metrics, "penstock_engine_step_seconds_count", "kind", STEPS)) == len(taken)
-    assert over(metrics, "penstock_engine_seconds_total", "part", ENGINE_PARTS) == [
-        sum(step.model for step in taken) / 8,
-        sum(step.bookkeeping for step in taken) / 8,
-        sum(step.between for step in taken) / 8,
-    ]
+    busy = sum(over(metrics, "penstock_engine_step_seconds_sum", "kind", STEPS))
+    assert busy == sum(step.seconds for step in taken)
 
 
 def test_steps_that_an_engine_did_not_speak_of_are_counted_with_the_next_that_it_does() -> None:

@@ -121,7 +121,7 @@ class PrefixDisk:
         if not self._layout.needs_state:
             return self.tier.match(chain, limit), 0
         snapshot = self.tier.deepest_snapshot(chain, limit)
-        return snapshot // BLOCK_TOKENS * BLOCK_TOKENS if self._layout.has_cuttable else 0, snapshot
+        return snapshot // BLOCK_TOKENS * BLOCK_TOKENS, snapshot
 
     @staticmethod
     def _covers(fetch: _Fetch, sequence: EngineSequence, tokens: int) -> bool:
@@ -203,9 +203,9 @@ class PrefixDisk:
         match = self._prefixes.match(path.known)
         lease = self._prefixes.pin(match)
         try:
-            there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0
+            there = self.tier.touch(path.chain)
             end = there + BLOCK_TOKENS
-            if self._layout.has_cuttable and end <= lease.length:
+            if end <= lease.length:
                 if end <= path.block_end:
                     return False
                 path.block_end = end
@@ -216,9 +216,7 @@ class PrefixDisk:
                 if state is None or not path.state_position < position <= match.length:
                     continue
                 base = position // BLOCK_TOKENS * BLOCK_TOKENS
-                if self.tier.has_snapshot(path.chain, position) or (
-                    self._layout.has_cuttable and base > there
-                ):
+                if base > there or self.tier.has_snapshot(path.chain, position):
                     continue
                 path.state_position = position
                 tail = span_content(lease.pieces, base, position)

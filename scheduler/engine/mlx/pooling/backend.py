@@ -25,8 +25,8 @@ import msgspec
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.backend import BackendFacts, StepResult, check_rows, loaded_adapters
-from scheduler.engine.budget.changes import keep_to
+from scheduler.engine.backend import BackendFacts, StepResult, loaded_adapters
+from scheduler.engine.budget.policy import keep_to
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.loaded_model import LoadedModel
@@ -118,7 +118,6 @@ class PoolingBackend:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
-        check_rows(plan, self._rows)
         for request_id in (*plan.release, *plan.preempt):
             del self._rows[request_id]
         if plan.budget is not None:
@@ -166,7 +165,6 @@ class PoolingBackend:
             prefills=[row.sequence.progress() for row in (*going, *ending)],
             computed_prefill_tokens=computed,
             prefill_seconds=seconds,
-            model_seconds=seconds,
         )
 
     def _read_together(self, rows: Sequence[PooledRow]) -> int:

@@ -180,7 +180,7 @@ def test_systemd_takes_the_units(
         pytest.skip("systemd-analyze is not installed")
     monkeypatch.setenv("SUDO_USER", "root")
     monkeypatch.setattr("sys.platform", "linux")
-    written = units(Service("penstock", system), None if engine else SETTINGS, ['a b%h "$HOME" \\ \'é'], {})
+    written = units(Service("penstock", system), None if engine else SETTINGS, ['a b%h "$HOME" \\ \'é'])
     for path, text in written.items():
         (tmp_path / path.name).write_text(text)
     unit = (tmp_path / "penstock.service").read_text()
@@ -197,16 +197,9 @@ def test_systemd_takes_the_units(
     assert (done.returncode, [line for line in done.stderr.splitlines() if "penstock" in line]) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("options", "addresses"),
-    [
-        ({"host": "0.0.0.0", "port": "80"}, {"0.0.0.0:80"}),
-        ({"host": "::", "port": "80"}, {"[::]:80"}),
-    ],
-)
-def test_systemd_gets_addresses_and_no_names(options: dict[str, str], addresses: set[str]) -> None:
-    assert set(addresses_of(load(options))) == addresses
-    assert "127.0.0.1:8000" in addresses_of(load({"host": "localhost"}))
+def test_systemd_gets_addresses_and_no_names() -> None:
+    for host, address in (("0.0.0.0", "0.0.0.0:80"), ("::", "[::]:80"), ("127.0.0.1", "127.0.0.1:80")):
+        assert addresses_of(load({"host": host, "port": "80"})) == [address]
     with pytest.raises(OperatorError, match=r"no\.such\.host\.invalid"):
         addresses_of(load({"host": "no.such.host.invalid"}))
 

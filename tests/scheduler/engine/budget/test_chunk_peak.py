@@ -50,26 +50,14 @@ def test_the_fitting_chunk_is_the_largest_that_fits(
 
 
 def test_rows_that_are_copied_need_room_for_the_copy() -> None:
-    """Until one was seen, nothing is reserved; then as much for the rows of any later time."""
+    """Until one was seen, nothing is reserved, and all rows are expected to be copied; then as much for the
+    rows of any later time, and never little. Steps that copy nothing do not make it forget."""
     copies = CopyPeak()
-    assert copies.needed_bytes(300 * _MB) == 0
+    assert (copies.needed_bytes(300 * _MB), copies.part) == (0, 1.0)
     copies.observe(100 * _MB, 80 * _MB)
-    assert copies.needed_bytes(300 * _MB) == 240 * _MB
-
-
-def test_steps_that_copy_nothing_do_not_make_it_forget() -> None:
-    copies = CopyPeak()
-    copies.observe(100 * _MB, 100 * _MB)
     for _ in range(10_000):
         copies.observe(100 * _MB, _MB)
-    assert copies.needed_bytes(50 * _MB) == 50 * _MB
-
-
-def test_copies_are_of_all_rows_before_any_was_seen_and_never_little() -> None:
-    copies = CopyPeak()
-    assert copies.part == 1.0
-    copies.observe(100 * _MB, 60 * _MB)
-    assert copies.part == 0.6
+    assert (copies.needed_bytes(300 * _MB), copies.part) == (240 * _MB, 0.8)
     for _ in range(100):
         copies.observe(100 * _MB, 5 * _MB)
     assert copies.part == 0.25

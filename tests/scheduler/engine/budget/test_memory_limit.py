@@ -14,7 +14,6 @@ from scheduler.engine.budget.limits import (
     MemoryTooSmall,
     _pool_bytes,
     memory_limit,
-    recommended_bytes,
 )
 from scheduler.shared.messages import MemoryPart
 
@@ -48,25 +47,22 @@ def _limit(
     return memory_limit(option, device, machine_bytes, weights, None, 1.0)
 
 
-@pytest.mark.parametrize("machine", [16 * _GB, 128 * _GB])
-def test_a_cuda_device_s_own_memory_counts(machine: int) -> None:
-    device = _cuda(free_bytes=24 * _GB)
-    assert recommended_bytes(device) == 24 * _GB
-    assert _limit(device, machine).limit_bytes == int(24 * _GB * 0.95)
-
-
-def test_what_other_processes_hold_of_a_cuda_device_is_not_ours() -> None:
-    assert _limit(_cuda(free_bytes=8 * _GB)).limit_bytes == int(8 * _GB * 0.95)
-
-
-def test_metal_s_recommendation_counts_not_the_machine_s_memory() -> None:
-    assert _limit(_METAL).limit_bytes == int(12 * _GB * 0.95)
-
-
-def test_on_a_cpu_half_of_the_machine_s_memory_counts() -> None:
-    """The rest is other processes', the parent among them."""
-    assert recommended_bytes(_X86) == 0
-    assert _limit(_X86, 32 * _GB).limit_bytes == 16 * _GB
+@pytest.mark.parametrize(
+    ("device", "machine_bytes", "limit_bytes"),
+    [
+        (_cuda(free_bytes=24 * _GB), 128 * _GB, 24 * _GB * 0.95),
+        (_cuda(free_bytes=24 * _GB), 16 * _GB, 24 * _GB * 0.95),
+        (_cuda(free_bytes=8 * _GB), 16 * _GB, 8 * _GB * 0.95),
+        (_METAL, 16 * _GB, 12 * _GB * 0.95),
+        (_X86, 32 * _GB, 16 * _GB),
+    ],
+    ids=["CUDA's own", "whatever the machine has", "others hold some", "Metal's recommendation", "half"],
+)
+def test_the_default_limit_is_the_device_s(
+    device: dict[str, Any], machine_bytes: int, limit_bytes: float
+) -> None:
+    """On a CPU half of the machine's memory: the rest is other processes', the parent among them."""
+    assert _limit(device, machine_bytes).limit_bytes == int(limit_bytes)
 
 
 @pytest.mark.parametrize(("option", "limit"), [(0.5, 6 * _GB), (1.0, 12 * _GB), (7e9, 7 * _GB)])
@@ -82,18 +78,10 @@ def test_engines_that_share_a_device_have_equal_parts() -> None:
         memory_limit(1.0, _METAL, 0, 9 * _GB, None, 1.0, sharers=4)
 
 
-def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
-    with pytest.raises(MemoryTooSmall) as refused:
-        _limit(_METAL, option=0.5, weights=9 * _GB)
-    assert "9.00 GB" in str(refused.value)
-    assert "6.00 GB of 12.0 GB" in str(refused.value)
-    assert "--memory-limit" in str(refused.value)
-
-
 @pytest.mark.parametrize("option", [0.0, 1.0, 4e9])
-def test_a_control_group_without_room_for_a_request_is_refused(option: float) -> None:
+def test_a_control_group_without_room_for_a_request_is_refused_with_the_numbers(option: float) -> None:
     """Whatever the option asks for: the process itself takes memory, too."""
-    with pytest.raises(MemoryTooSmall, match=r"the process 121 MB.*of 240 MB"):
+    with pytest.raises(MemoryTooSmall, match=r"the process 121 MB.*of 240 MB.*--memory-limit"):
         _limit(_X86, machine_bytes=240_000_000, option=option, weights=60_000_000)
     _limit(_X86, machine_bytes=600_000_000, option=option, weights=60_000_000)
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.budget.changes import BudgetChange, keep_to
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.budget.policy import Relief
+from scheduler.engine.budget.policy import Relief, keep_to
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.device import Pressure
-from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.shared.messages import Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.messages import ScriptedPlan, StepOutput, ToEngine
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
+from tests.scheduler.engine.heard import HeardLoop
 
 _TOKEN_BYTES = KV_BYTES_PER_TOKEN + 4
 _CHUNK_TOKENS = 64
@@ -53,8 +50,8 @@ class _Metered(ScriptedBackend):
         return result
 
 
-class _Farm:
-    """A loop, its device, and all that is heard of it. A quarter of a second passes at every turn."""
+class _Farm(HeardLoop):
+    """On a device of its own. A quarter of a second passes at every turn."""
 
     def __init__(self, machine_bytes: int, limit_bytes: int, slots: int = 6) -> None:
         self.now = 0.0
@@ -68,28 +65,14 @@ class _Farm:
         )
         self.backend.fake = self.device
         self.device.held_bytes = self.backend._held_bytes
-        self.loop = EngineLoop(self.backend, slots, PrefillPace(_CHUNK_TOKENS), clock=lambda: self.now)
-        self.tokens: dict[int, list[int]] = {}
-        self.retired: dict[int, Retired] = {}
+        super().__init__(self.backend, slots, _CHUNK_TOKENS, clock=lambda: self.now)
         self.reliefs: list[int] = []
 
-    def iterate(self, commands: Many[Submit] = ()) -> None:
+    def iterate(self, *commands: ToEngine) -> Sequence[StepOutput]:
         self.now += 0.25
-        for frame in self.loop.iterate(commands):
-            assert isinstance(frame, StepOutput)
-            for out in frame.tokens:
-                self.tokens.setdefault(out.request_id, []).append(out.token)
-            for retired in frame.retired:
-                assert retired.request_id not in self.retired
-                self.retired[retired.request_id] = retired
-            self.reliefs.append(frame.counters.guard.relief)
-
-    def finish(self, turns: int = 5000) -> None:
-        for _ in range(turns):
-            if self.loop.idle:
-                return
-            self.iterate()
-        raise AssertionError("no progress")
+        outputs = super().iterate(*commands)
+        self.reliefs += [output.counters.guard.relief for output in outputs]
+        return outputs
 
 
 outsides = st.lists(
@@ -105,7 +88,7 @@ def test_beside_programs_that_come_and_go_all_answers_are_those_of_an_undisturbe
 ) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     submits = [request(n, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)]
-    farm.iterate(submits)
+    farm.iterate(*submits)
     for turns, outside, pressure in phases:
         farm.device.outside_bytes, farm.device.pressure = outside, pressure
         for _ in range(turns):
@@ -125,10 +108,10 @@ def test_memory_exceeds_the_limit_by_less_than_a_chunk(
 ) -> None:
     """Once a chunk was measured: its peak is reserved, and KV has the rest."""
     farm = _Farm(machine_bytes=1 << 30, limit_bytes=limit_bytes)
-    farm.iterate([request(0, prompt_of(_CHUNK_TOKENS * 2, 99), 1)])
+    farm.iterate(*[request(0, prompt_of(_CHUNK_TOKENS * 2, 99), 1)])
     farm.finish()
     farm.backend.most_bytes = 0
-    farm.iterate([request(n + 1, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)])
+    farm.iterate(*[request(n + 1, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)])
     farm.finish()
     # One row always runs, however little is left for it.
     least = _WEIGHTS_BYTES + (250 + 40 + 128) * _TOKEN_BYTES
@@ -137,11 +120,11 @@ def test_memory_exceeds_the_limit_by_less_than_a_chunk(
 
 def test_another_program_costs_prefixes_then_chunks_then_admission_then_rows() -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.iterate([request(n, prompt_of(60, n), 200) for n in range(4)])
+    farm.iterate(*[request(n, prompt_of(60, n), 200) for n in range(4)])
     for _ in range(20):
         farm.iterate()
     farm.device.outside_bytes = 55_000
-    farm.iterate([request(9, prompt_of(60, 9), 5)])
+    farm.iterate(*[request(9, prompt_of(60, 9), 5)])
     for _ in range(6):
         farm.iterate()
     order = [relief for at, relief in enumerate(farm.reliefs) if relief != farm.reliefs[at - 1]]
@@ -157,13 +140,13 @@ def test_what_joins_at_once_fits_before_it_joins() -> None:
     """What sixteen take that join at once is in no chunk's peak: it is counted, and those wait for whom there
     is no room, until there is."""
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000, slots=16)
-    farm.iterate([request(0, prompt_of(60, 0), 100)])
+    farm.iterate(*[request(0, prompt_of(60, 0), 100)])
     for _ in range(4):
         farm.iterate()
     farm.device.outside_bytes = 15_000
     farm.iterate()
     assert farm.reliefs[-1] == Relief.NONE
-    farm.iterate([request(n, prompt_of(100, n), 10) for n in range(1, 16)])
+    farm.iterate(*[request(n, prompt_of(100, n), 10) for n in range(1, 16)])
     assert 1 < len(farm.loop._slots) < 16
     farm.finish()
     assert set(farm.reliefs) == {Relief.NONE}
@@ -175,10 +158,10 @@ def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> 
     """Relief is temporary; a refusal would be final."""
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     farm.device.pressure = Pressure.CRITICAL
-    farm.iterate([request(0, prompt_of(60, 1), 30)])
+    farm.iterate(*[request(0, prompt_of(60, 1), 30)])
     for _ in range(8):
         farm.iterate()
-    farm.iterate([request(1, prompt_of(400, 2), 1)])
+    farm.iterate(*[request(1, prompt_of(400, 2), 1)])
     farm.finish()
     assert farm.retired[1].reason == "length"
 
@@ -206,71 +189,17 @@ def test_a_reading_that_fails_ends_no_stream(
 ) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     monkeypatch.setattr(FakeDevice, "system", lambda device: 1 // 0)
-    farm.iterate([request(0, prompt_of(100, 1), 20)])
+    farm.iterate(*[request(0, prompt_of(100, 1), 20)])
     farm.finish()
     assert farm.retired[0].reason == "length"
     assert capsys.readouterr().err.count("the memory guard failed: ZeroDivisionError") == 1
-
-
-class _Prefixes:
-    """A cache that is always as full as it may be."""
-
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-
-    @property
-    def nbytes(self) -> int:
-        return self.budget_bytes
-
-    def pinned_bytes(self) -> int:
-        return 0
-
-    def evict(self, need: int) -> int:
-        return 0
-
-    def set_budget(self, budget_bytes: int) -> None:
-        assert budget_bytes != self.budget_bytes, "each change may evict"
-        self.budget_bytes = budget_bytes
-
-
-@settings(deadline=None, max_examples=examples(100))
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 900), st.integers(0, 200), st.sampled_from(Pressure)),
-        max_size=12,
-    )
-)
-def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
-    readings: list[tuple[int, int, Pressure]],
-) -> None:
-    """Whichever changes last: none of them undoes what another has lowered."""
-    device = FakeDevice(machine_bytes=1200 * _MB, weights_bytes=100 * _MB)
-    limit = MemoryLimit(1000 * _MB, 100 * _MB, 50 * _MB)
-    prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
-    device.held_bytes = lambda: prefixes.nbytes
-
-    def apply(change: BudgetChange) -> None:
-        keep_to(device, change)
-        if change.kv_bytes is not None:
-            prefixes.set_budget(change.kv_bytes)
-
-    watch = MemoryWatch(device, prefixes, apply, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
-    for at, (outside, chunk, pressure) in enumerate(readings, 1):
-        device.outside_bytes, device.pressure = outside * _MB, pressure
-        watch.starting(True, 0)
-        device.chunk_bytes = chunk * _MB
-        watch.measured(_CHUNK_TOKENS, 0)
-        allowance = watch.allowance(10.0 * at + 5)
-        left = limit.kv_budget_bytes(watch.state.chunk_peak)
-        assert prefixes.budget_bytes <= left + left // 16 + _MB
-        assert allowance.kv_bytes is None or prefixes.budget_bytes <= allowance.kv_bytes
 
 
 @pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])
 def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     farm.device.pressure = pressure
-    farm.iterate([request(n, prompt_of(100, n), 20) for n in range(8)])
+    farm.iterate(*[request(n, prompt_of(100, n), 20) for n in range(8)])
     farm.finish()
     assert len(farm.retired) == 8
 

@@ -104,12 +104,6 @@ def test_nobody_joins_while_there_is_no_room_beside_rows_that_decode() -> None:
     assert todo.decode == (1,)
 
 
-def test_the_longest_join_last() -> None:
-    fits = 4 * _HELD.batch([0, 0], 300) + 2 * 300 * 14
-    todo = _plan(_room(fits), [_row(0, 2000), _row(1, 200), _row(2, 300)])
-    assert _ids(todo) == {1, 2}
-
-
 def test_what_was_admitted_and_has_not_joined_is_counted_at_the_next_admission() -> None:
     held = _HELD.held(1000)
     for admitted in range(4):
@@ -126,16 +120,6 @@ def test_a_cached_prefix_costs_little_where_it_stays_in_place() -> None:
     assert not _plan(room, beside, [follow_up], known=2000).admit
     (admit,) = _plan(replace(room, room_bytes=40_000, saving=True), beside, [follow_up], known=2000).admit
     assert admit.in_place_tokens == 2000
-
-
-def test_what_is_held_already_is_not_counted_again() -> None:
-    """But for the copies of it that may be made."""
-    rows = [_row(number, 500, computed=400) for number in range(4)]
-    begun = together(rows)
-    arrays = _HELD.batch([400] * 4, 99)
-    new = _plan(_room(_PLENTY), rows, begun=begun).step_bytes
-    held = _plan(_room(_PLENTY, held_bytes=arrays), rows, begun=begun).step_bytes
-    assert new - held == arrays
 
 
 def test_one_prompt_that_goes_on_copies_nothing() -> None:

@@ -1,8 +1,9 @@
-"""What is read of the operating system's memory, from folders as Linux shows them."""
+"""What is read of the operating system's memory, from folders as Linux shows them, and of our own peak."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import struct
 import sys
@@ -10,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.budget.readings import LinuxMemory, MacMemory, machine_bytes, system_reader
+from scheduler.engine.budget.readings import (
+    LinuxMemory,
+    MacMemory,
+    host_memory,
+    machine_bytes,
+    restart_host_peak,
+    return_free_blocks,
+    system_reader,
+)
 from scheduler.engine.device import Pressure, SystemMemory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,23 +61,6 @@ def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
     )
     assert read().available_bytes == 5_000_000 - 4_000_000 + 250_000
     assert machine_bytes(tmp_path) == 5_000_000
-
-
-def test_a_process_that_is_moved_reads_its_new_group(tmp_path: Path) -> None:
-    """systemd moves processes; the group's limit may change at any time, too."""
-    files = {
-        "proc/self/cgroup": "0::/one\n",
-        "sys/fs/cgroup/one/memory.max": "5000\n",
-        "sys/fs/cgroup/one/memory.current": "1000\n",
-        "sys/fs/cgroup/other/memory.max": "7000\n",
-        "sys/fs/cgroup/other/memory.current": "1000\n",
-    }
-    read = _write(tmp_path, files)
-    assert read().available_bytes == 4000
-    _write(tmp_path, {"sys/fs/cgroup/one/memory.max": "6000\n"})
-    assert read().available_bytes == 5000
-    _write(tmp_path, {"proc/self/cgroup": "0::/other\n"})
-    assert read().available_bytes == 6000
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
@@ -132,3 +124,30 @@ def test_this_platform_says_how_much_we_hold() -> None:
     before = system_reader()().footprint_bytes
     held = bytearray(os.urandom(1 << 20) * 64)
     assert system_reader()().footprint_bytes - before > len(held) // 2
+
+
+_BYTES = 64 << 20
+
+
+def test_the_peak_is_that_since_it_was_restarted() -> None:
+    if restart_host_peak() is None:
+        pytest.skip("the system does not measure it")
+    resident = host_memory().resident
+    # Not from the C heap, which may have that much of freed memory.
+    with mmap.mmap(-1, _BYTES) as held:
+        held.write(b"x" * _BYTES)
+        assert host_memory().peak - resident > _BYTES // 2
+    again = restart_host_peak()
+    assert again is not None
+    assert host_memory().peak - again < _BYTES // 2
+
+
+def test_freed_blocks_go_back() -> None:
+    """Many small ones, which the C heap keeps."""
+    if not host_memory().resident:
+        pytest.skip("the system does not measure it")
+    blocks = [bytes(1000) for _ in range(_BYTES // 1000)]
+    before = host_memory().resident
+    del blocks
+    return_free_blocks()
+    assert host_memory().resident <= before

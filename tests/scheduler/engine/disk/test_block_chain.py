@@ -37,20 +37,18 @@ def test_a_salt_may_be_any_string() -> None:
     assert Chain(MODEL, "\ud800", []).key(0) != Chain(MODEL, "", []).key(0)
 
 
-@given(letters, st.integers(1, 1500), st.booleans())
-def test_a_files_name_says_its_place(text: str, position: int, lone: bool) -> None:
-    chain = Chain(MODEL, "salt", spelt(text, 1792), lone)
+@given(letters, st.integers(1, 1500))
+def test_a_files_name_says_its_place(text: str, position: int) -> None:
+    chain = Chain(MODEL, "salt", spelt(text, 1792))
     places = [chain.snapshot(position), chain.block(BLOCK_TOKENS * (1 + position // BLOCK_TOKENS))]
     assert [parse(place.file_name) for place in places] == places
 
 
 @pytest.mark.parametrize(
     ("kind", "position", "tokens_before"),
-    [("b", 256, 0), ("b", 768, 512), ("s", 255, 0), ("s", 256, 256), ("s", 700, 512), ("l", 700, 0)],
+    [("b", 256, 0), ("b", 768, 512), ("s", 255, 0), ("s", 256, 256), ("s", 700, 512)],
 )
-def test_a_place_stands_on_the_blocks_before_it_but_a_lone_snapshot_on_none(
-    kind: str, position: int, tokens_before: int
-) -> None:
+def test_a_place_stands_on_the_blocks_before_it(kind: str, position: int, tokens_before: int) -> None:
     place = parse(f"{'0' * 40}-{'1' * 40}-{kind}{position}.kv1.safetensors")
     assert isinstance(place, Place)
     assert place.tokens_before == tokens_before
@@ -64,6 +62,7 @@ def test_a_place_stands_on_the_blocks_before_it_but_a_lone_snapshot_on_none(
         (f"{'0' * 40}-{'1' * 40}-b256.kv1.safetensors~", "stranger"),
         (f"{'0' * 40}-{'1' * 40}-x256.kv1.safetensors", "stranger"),
         (f"{'0' * 40}-{'1' * 40}-b256.kv2.safetensors", "other format"),
+        (f"{'0' * 40}-{'1' * 40}-l256.kv1.safetensors", "other format"),
     ],
 )
 def test_a_name_that_is_not_ours_is_distinguished_from_another_versions(name: str, what: str) -> None:

@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 import pytest
-import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,28 +52,6 @@ def damage_of(raw: bytes, place: Place = PLACE, fingerprint: str = MODEL) -> str
 @given(contents)
 def test_what_was_encoded_comes_back(content: Content) -> None:
     assert decode(b"".join(encode(content, PLACE, MODEL)), PLACE, MODEL) == content
-
-
-@given(contents)
-def test_the_safetensors_package_reads_the_same_arrays(content: Content) -> None:
-    deserialize: Callable[[bytes], list[tuple[str, Any]]] = safetensors.deserialize
-    read = dict(deserialize(b"".join(encode(content, PLACE, MODEL))))
-    assert read.keys() == content.arrays.keys()
-    for name, array in content.arrays.items():
-        assert (tuple(read[name]["shape"]), bytes(read[name]["data"])) == (array.shape, array.data)
-
-
-@given(contents)
-def test_every_array_is_aligned(content: Content) -> None:
-    raw = b"".join(encode(content, PLACE, MODEL))
-    header_end = 8 + int.from_bytes(raw[:8], "little")
-    for name, entry in json.loads(raw[8:header_end]).items():
-        if name != "__metadata__":
-            assert (header_end + entry["data_offsets"][0]) % ITEM_BYTES[entry["dtype"]] == 0
-
-
-def test_a_file_cut_anywhere_is_truncated() -> None:
-    assert {damage_of(FILE[:length]) for length in range(len(FILE))} == {"truncated"}
 
 
 @given(st.binary(max_size=200))
@@ -126,15 +103,8 @@ VALUES = "layers.0.values"
     "change",
     [
         lambda header: header.update({VALUES: 7}),
-        lambda header: header[VALUES].pop("shape"),
-        lambda header: header[VALUES].update(dtype="F4"),
-        lambda header: header[VALUES].update(dtype=["F32"]),
         lambda header: header[VALUES].update(shape=[-1, -5]),
-        lambda header: header[VALUES].update(shape=["a"]),
-        lambda header: header[VALUES].update(shape=5),
         lambda header: header[VALUES].update(data_offsets=[0, 10**12]),
-        lambda header: header[VALUES].update(data_offsets=[0]),
-        lambda header: header["__metadata__"].pop("content"),
         lambda header: header["__metadata__"].update(content="{"),
         lambda header: header["__metadata__"].pop("key"),
     ],

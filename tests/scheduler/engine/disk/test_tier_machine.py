@@ -58,15 +58,14 @@ class TierMachine(RuleBasedStateMachine):
 
     @initialize(
         budget=st.sampled_from([5 * SIZE, 3 * SIZE + 300, 12 * SIZE, PLENTY, 0]),
-        lone=st.booleans(),
         calm=st.booleans(),
     )
-    def begin(self, budget: int, lone: bool, calm: bool) -> None:
+    def begin(self, budget: int, calm: bool) -> None:
         self.stack = ExitStack()
         self.path = self.new_folder()
         self.patches = self.stack.enter_context(pytest.MonkeyPatch.context())
         self.patches.setattr(os, "fsync", lambda file: None)  # Nobody pulls the plug here.
-        self.budget, self.lone, self.calm, self.clock = budget, lone, calm, Clock()
+        self.budget, self.calm, self.clock = budget, calm, Clock()
         self.held: dict[Name, Place] = {}
         self.wrong: set[str] = set()
         """Names of files whose bytes are not what they should be, which nobody has noticed yet."""
@@ -83,7 +82,7 @@ class TierMachine(RuleBasedStateMachine):
         return Path(self.stack.enter_context(tempfile.TemporaryDirectory())) / "tier"
 
     def open(self) -> DiskTier:
-        return DiskTier(self.path, MODEL, self.budget, lone_snapshots=self.lone, clock=self.clock)
+        return DiskTier(self.path, MODEL, self.budget, clock=self.clock)
 
     def chain(self, words: Words) -> Chain:
         return self.tier.chain(spelt(words[1], words[2]), words[0])
@@ -109,8 +108,6 @@ class TierMachine(RuleBasedStateMachine):
     def stands(self, name: Name) -> bool:
         """Whether all that it needs is there."""
         kind, salt, tokens = name
-        if kind == "s" and self.lone:
-            return True
         needs = len(tokens) // BLOCK_TOKENS - (kind == "b")
         return all(("b", salt, tokens[: BLOCK_TOKENS * n]) in self.held for n in range(1, needs + 1))
 
@@ -134,7 +131,7 @@ class TierMachine(RuleBasedStateMachine):
         state, chain = self.state_of(words), self.chain(words)
         (name,) = state
         put_snapshot(self.tier, chain, chain.tokens)
-        stands = self.lone or not words[1] or ("b", words[0], tuple(spelt(words[1]))) in self.held
+        stands = not words[1] or ("b", words[0], tuple(spelt(words[1]))) in self.held
         self.observe(self.held | (state if stands else {}))
         assert self.tier.has_snapshot(chain, chain.tokens) == (name in self.held)
 
@@ -374,7 +371,7 @@ TestTier.settings = settings(max_examples=examples(40), stateful_step_count=30, 
 def test_a_file_of_another_version_goes_each_time_it_is_copied_in() -> None:
     """The machine found it once in some hundred runs."""
     machine = TierMachine()
-    machine.begin(budget=PLENTY, lone=False, calm=False)
+    machine.begin(budget=PLENTY, calm=False)
     try:
         for _ in range(2):
             machine.copy_in(kind="other version", words=("", "b", 0))

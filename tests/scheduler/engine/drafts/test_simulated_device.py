@@ -9,7 +9,7 @@ pending, so drafts follow known ones, and what overlap loses is `host_seconds`.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -75,9 +75,8 @@ class _Device(ScriptedBackend):
     def _step(self, plan: StepPlan) -> StepResult:
         width = 1 + plan.drafted
         result = super()._step(plan)
-        seconds = self._model.seconds(max(1, result.decoded_rows), width)
-        self._now.now += seconds
-        return replace(result, model_seconds=seconds)
+        self._now.now += self._model.seconds(max(1, result.decoded_rows), width)
+        return result
 
     def _next_token(self, row: _Row) -> int:
         sequence = row.sequence

@@ -1,4 +1,5 @@
-"""Which drafts a step verifies: those that are expected to pay, and never more than the answer may have."""
+"""What rows may write next, and which drafts a step verifies: those that are expected to pay, and never more
+than the answer may have."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.budget.room import StepRoom
+from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source
 from scheduler.engine.drafts.speculation import (
     LEAST_GAIN,
     MOST_DELAY,
@@ -127,15 +129,13 @@ def test_a_row_that_copies_is_verified_in_the_end() -> None:
     raise AssertionError("what is never verified is never learnt")
 
 
-def test_what_became_of_the_prediction_is_counted() -> None:
-    """OpenAI's two counts; other sources count nothing there."""
+def test_what_became_of_drafts_is_counted_by_source() -> None:
+    """As far as the first that was rejected."""
     speculation = Speculation(_FREE)
-    speculation.proposals([_decoding()], {}, False)
-    for source, proposed, accepted in (("prediction", 7, 5), ("prediction", 3, 0), ("short_match", 7, 7)):
+    for source, proposed, accepted in (("grammar", 7, 5), ("grammar", 3, 0), ("short_match", 7, 7)):
         draft = Draft(1, tuple(range(proposed)), source)  # type: ignore[arg-type]
         speculation.count([draft], {1: [*range(accepted), 99]})
-    assert speculation.counters.sources == {"prediction": (10, 5), "short_match": (7, 7)}
-    assert speculation.ended(1) == (5, 5)
+    assert speculation.counters.sources == {"grammar": (10, 5), "short_match": (7, 7)}
 
 
 @given(st.integers(1, 8), st.integers(0, 200))
@@ -144,16 +144,6 @@ def test_no_step_has_more_positions_than_its_logits_may_take(rows: int, most: in
     width = 1 + max((len(draft.tokens) for draft in found), default=0)
     assert not found or rows * width <= most
     assert bool(found) == (most >= 2 * rows)
-
-
-def test_saved_seconds_are_those_of_plain_steps_for_the_same_tokens() -> None:
-    speculation = Speculation()
-    for _ in range(30):
-        speculation.learn(0, 2, 2, 0.01)
-    speculation.learn(3, 5, 2, 0.015)
-    assert speculation.counters.saved_seconds == pytest.approx(0.01 * 5 / 2 - 0.015, rel=1e-3)
-    speculation.learn(3, 2, 2, 0.03)
-    assert speculation.counters.saved_seconds == pytest.approx(0.01 * 7 / 2 - 0.045, rel=1e-3)
 
 
 def _state(rows: Sequence[EngineSequence], **changes: object) -> PlanInput:
@@ -201,3 +191,48 @@ def test_a_preempted_row_s_drafts_go_with_it() -> None:
     todo = _planned(rows, memory=memory)
     assert todo.preempt == (1,)
     assert [draft.request_id for draft in todo.drafts] == [2]
+
+
+_COUNT = 15
+_REPEATED = [*range(100, 120)]
+
+
+def _row(prompt: list[int]) -> EngineSequence:
+    return EngineSequence.of(request(1, prompt, 4000))
+
+
+def _drafts(row: EngineSequence) -> RowDrafts:
+    return RowDrafts.of(row, dict.fromkeys(SOURCES, 0.5))
+
+
+def _candidates(
+    drafts: RowDrafts, row: EngineSequence, forced: Sequence[int] = ()
+) -> dict[Source, tuple[int, ...]]:
+    return dict(drafts.candidates(row, forced, _COUNT))
+
+
+def test_what_followed_the_text_s_last_tokens_may_follow_again() -> None:
+    """The last 8 of them, and the last 3, each by its own latest place."""
+    start = [1, 2, 3, 4, 5, 6, 7, 8]
+    row = _row([*start, *_REPEATED, 9, 6, 7, 8, 30, 31, 32, *start])
+    found = _candidates(_drafts(row), row)
+    assert found["long_match"] == tuple(_REPEATED[:_COUNT])
+    assert found["short_match"][:3] == (30, 31, 32)
+    assert set(found) == {"long_match", "short_match"}
+
+
+@given(right=st.integers(0, _COUNT), more=st.integers(0, 3))
+def test_all_tokens_of_a_step_are_judged_once(right: int, more: int) -> None:
+    """As far as the first that was not expected: nothing is known of what would have come behind it."""
+    row = _row([1, 2, 3])
+    drafts = _drafts(row)
+    _candidates(drafts, row, range(20, 20 + _COUNT))
+    row.tokens.extend([*range(20, 20 + right), *[7] * more])
+    _candidates(drafts, row)
+    judged = min(right + min(more, 1), _COUNT)
+    weight = 1 - 0.8**judged
+    seen = right / judged if judged else 0.0
+    assert drafts.chances["grammar"] == pytest.approx(0.5 + weight * (seen - 0.5))
+    assert drafts.everyone["grammar"] == pytest.approx(0.5 + weight / 8 * (seen - 0.5))
+    _candidates(drafts, row)
+    assert drafts.chances["grammar"] == pytest.approx(0.5 + weight * (seen - 0.5)), "once"

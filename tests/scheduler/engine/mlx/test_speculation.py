@@ -1,57 +1,48 @@
-"""Drafts that come from a prediction, a grammar or an adapter's row: the tokens are those of a run without.
+"""Drafts that were rejected, and those of a grammar: the tokens are those of a run without.
 
 In any company, with any parameters, preempted or after a death: `zoo/test_meetings.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.request import GenerationRequest, Tool, ToolChoice
 from scheduler.shared.messages import Submit
-from scheduler.shared.token_ids import compact
 from tests.contracts.journal import prefixes_of
-from tests.scheduler.engine.guesses import eager, spoilt
+from tests.scheduler.engine.guesses import Guesses, eager
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 from tests.scheduler.engine.mlx.test_thinking_grammars import person
+from tests.scheduler.engine.prefix.integrity import check_integrity
 
 
-def predicted(submits: Iterable[Submit], answers: Mapping[int, Sequence[int]]) -> list[Submit]:
-    """Return the same requests with predictions that are mostly right."""
-    return [
-        msgspec.structs.replace(one, prediction=compact(spoilt(answers[one.request_id], one.request_id)))
-        for one in submits
-    ]
-
-
-def speculating(engine: ReuseEngine, speculation: Speculation) -> ReuseEngine:
-    slots = 8
-    engine.loop = EngineLoop(engine.backend, slots, PrefillPace(8), speculation=speculation)
+def guessing(engine: ReuseEngine, submits: Iterable[Submit]) -> ReuseEngine:
+    """The engine drafts what these requests are answered alone, mostly right."""
+    slots, guesses = 8, Guesses({one.request_id: engine.alone(one) for one in submits})
+    engine.loop = EngineLoop(engine.backend, slots, PrefillPace(8), speculation=guesses)
     return engine
 
 
 def test_the_second_turn_finds_accepted_tokens_only() -> None:
     """What was drafted and rejected is in no cached prefix: a prompt that goes on behind an answer has the
     tokens that it has alone."""
-    engine = speculating(engine_of("qwen3"), eager())
+    engine = engine_of("qwen3")
     firsts = [engine.submit(words(20, number), max_tokens=20) for number in range(3)]
-    engine.ask(*predicted(firsts, {one.request_id: engine.alone(one) for one in firsts}))
+    guessing(engine, firsts).ask(*firsts)
     seconds = [
         engine.submit([*one.prompt, *engine.heard[one.request_id].tokens, *words(5, 70 + at)], max_tokens=20)
         for at, one in enumerate(firsts)
     ]
-    heard = engine.ask(*predicted(seconds, {one.request_id: engine.alone(one) for one in seconds}))
+    heard = guessing(engine, seconds).ask(*seconds)
     # The last token of an answer is never computed.
     assert [one.cached for one in heard] == [39] * 3
-    assert not prefixes_of(engine.backend).check_integrity()
+    check_integrity(prefixes_of(engine.backend))
 
 
 _WRITE = Tool(

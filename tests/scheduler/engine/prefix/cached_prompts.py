@@ -1,4 +1,4 @@
-"""Prompts that are runs of numbers, and a prefix cache for them.
+"""Prompts that are runs of numbers, what is kept of them, and a prefix cache for both.
 
 `words(0, 4000)` is a shared prefix, `words(9000, 20)` a tail.
 """
@@ -6,12 +6,56 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
+from scheduler.engine.prefix.nodes import Known
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound, Retention
-from scheduler.shared.token_ids import KEY_BYTES
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, cut_of
+from scheduler.shared.token_ids import KEY_BYTES, compact
+from tests.scheduler.engine.prefix.integrity import check_integrity
+
+RUN_BYTES = 3
+STATE_BYTES = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A segment whose content is its tokens. `grain`: sizes are rounded up to it, as real buffers are."""
+
+    values: tuple[int, ...]
+    grain: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        return -(-len(self.values) // self.grain) * self.grain * RUN_BYTES
+
+    def split(self, at: int) -> tuple[Run, Run]:
+        assert 0 < at < len(self.values)
+        return Run(self.values[:at], self.grain), Run(self.values[at:], self.grain)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A snapshot that knows after which tokens it was taken."""
+
+    prefix: tuple[int, ...]
+    nbytes: int = STATE_BYTES
+
+
+def cut_of(tokens: Sequence[int], grain: int = 1) -> Callable[[int, int], Run]:
+    return lambda start, end: Run(tuple(tokens[start:end]), grain)
+
+
+def at(tokens: Sequence[int], salt: str = "") -> Known[Run, State]:
+    """These tokens, of which nothing is known yet."""
+    return Known(compact(tokens), salt)
+
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES
 PLENTY = 10**9
@@ -48,5 +92,5 @@ def serve(
     found = lease.length
     keep(cache, tokens, session, system)
     cache.release(lease)
-    assert cache.check_integrity() == []
+    check_integrity(cache)
     return found

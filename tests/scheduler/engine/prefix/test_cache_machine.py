@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from typing import TypeAlias
 
@@ -10,24 +10,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.prefix.nodes import Lease
+from scheduler.engine.prefix.nodes import Known, Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.prefix.retention import BufferBound, Retention
 from scheduler.shared.token_ids import KEY_BYTES, compact
 from tests.examples import examples
-from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
-from tests.scheduler.engine.prefix.test_radix_tree import (
+from tests.scheduler.engine.prefix.cached_prompts import (
+    PLENTY,
     RUN_BYTES,
     STATE_BYTES,
+    TOKEN_BYTES,
     Run,
     State,
     at,
-    content_of,
     cut_of,
-    longest,
-    prompts,
-    salts,
 )
+from tests.scheduler.engine.prefix.integrity import check_integrity
 
 SMALL = Retention(
     continuation_tokens=3, held_share=0.5, snapshots_per_path=3, branches_per_session=2, sessions=3
@@ -35,41 +33,76 @@ SMALL = Retention(
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=8)
+salts = st.sampled_from(["", "tenant"])
+
+
+def longest(held: Collection[Place], salt: str, tokens: Sequence[int], limit: int) -> int:
+    """What a match must say, the slow way."""
+    return max((n for n in range(1, limit + 1) if (salt, tuple(tokens[:n])) in held), default=0)
+
+
+def content_of(lease: Lease[Run, State]) -> list[int]:
+    """The tokens that a lease really carries."""
+    return [token for run, taken in lease.pieces for token in run.values[:taken]]
+
 
 def prefixes(tokens: Sequence[int], salt: str) -> set[Place]:
     return {(salt, tuple(tokens[:n])) for n in range(1, len(tokens) + 1)}
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Any order of everything. What is held is a set of prefixes; each prefix pays for its last token."""
+    """Any order of everything. What is held is a set of prefixes; each prefix pays for its last token. Who
+    asks again for the same tokens does so as a running row, which knows how far they were found."""
 
     @initialize(
         budget=st.one_of(st.just(PLENTY), st.integers(0, 40 * TOKEN_BYTES)),
         needs_snapshot=st.booleans(),
         grain=st.sampled_from([1, 1, 4]),
+        buffers=st.none() | st.builds(BufferBound, st.integers(0, 20), st.just(4), st.integers(0, 9)),
     )
-    def begin(self, budget: int, needs_snapshot: bool, grain: int) -> None:
+    def begin(
+        self, budget: int, needs_snapshot: bool, grain: int, buffers: BufferBound | None = None
+    ) -> None:
         self.budget, self.running, self.needs_snapshot, self.grain = budget, 0, needs_snapshot, grain
+        self.buffers = buffers
+        self.rows: dict[Place, Known[Run, State]] = {}
         ticks = count()
         self.cache: PrefixCache[Run, State] = PrefixCache(
-            budget, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), SMALL
+            budget, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), SMALL, buffers
         )
         self.held: set[Place] = set()
         self.states: dict[Place, State] = {}
         self.leases: list[tuple[Lease[Run, State], list[int], str, State | None]] = []
         self.asked = self.hit = 0
 
+    def known(self, tokens: Sequence[int], salt: str) -> Known[Run, State]:
+        return self.rows.setdefault((salt, tuple(tokens)), at(tokens, salt))
+
+    @rule(limit=st.integers(0, 8))
+    def match_rows_again(self, limit: int) -> None:
+        """And as far as they are computed: what a row knows changes nothing."""
+        for (salt, tokens), row in self.rows.items():
+            match = self.cache.match(row, limit)
+            assert match == self.cache.match(at(tokens, salt), limit)
+            assert match.length == longest(self.held, salt, tokens, min(limit, len(tokens)))
+            part = match.until(match.length // 2)
+            assert part == self.cache.match(at(tokens, salt), match.length // 2)
+
     @rule(
         tokens=prompts,
         salt=salts,
         session=st.sampled_from([None, "a", "b", "c", "d"]),
         system=st.integers(0, 3),
+        computed=st.integers(1, 8),
     )
-    def store(self, tokens: list[int], salt: str, session: str | None, system: int) -> None:
+    def store(self, tokens: list[int], salt: str, session: str | None, system: int, computed: int) -> None:
+        row, tokens = self.known(tokens, salt), tokens[:computed]
         missing = len(tokens) - longest(self.held, salt, tokens, len(tokens))
-        fits = self.cache.nbytes + missing * TOKEN_BYTES <= self.room
+        fits = self.cache.nbytes + missing * TOKEN_BYTES <= self.room and self.buffers is None
         before, totals = self.held, self.totals()
-        added = self.cache.insert(at(tokens, salt), cut_of(tokens, self.grain), session, system)
+        cut = cut_of(tokens, self.grain)
+        added = self.cache.insert(row, cut, session, system, len(tokens))
         self.observe()
         new = self.held - before
         assert new <= prefixes(tokens, salt), "only what was stored is new"
@@ -81,7 +114,7 @@ class CacheMachine(RuleBasedStateMachine):
         if fits:
             assert before <= self.held, "nothing goes while there is room"
             assert prefixes(tokens, salt) <= self.held or self.replaced_bytes()
-        elif self.room:
+        elif self.room and self.buffers is None:
             whole = prefixes(tokens, salt) <= self.held
             assert whole or self.room - self.cache.nbytes < TOKEN_BYTES, "what fits is stored"
 
@@ -92,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
 
         before = self.held
         try:
-            self.cache.insert(at(tokens, salt), cut)
+            self.cache.insert(self.known(tokens, salt), cut)
         except MemoryError:
             assert (salt, tuple(tokens)) not in before
         self.observe()
@@ -114,7 +147,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.observe()
         assert self.held <= before
         # A split costs bytes where pieces are rounded up, or where a lease holds the whole.
-        assert self.grain > 1 or self.leases or self.held == before
+        assert self.grain > 1 or self.leases or self.buffers or self.held == before
         assert refusal or (salt, prefix) in self.held or self.needs_snapshot
         held_bytes = self.cache.statistics().held_bytes
         if self.grain == 1 and not self.states and held_bytes > bytes_before:
@@ -131,7 +164,7 @@ class CacheMachine(RuleBasedStateMachine):
         expected = longest(usable, salt, tokens, len(tokens) - 1)
         assert self.cache.find(at(tokens, salt)).length == expected
         before = self.held
-        lease = self.cache.match_and_lease(at(tokens, salt), system, session)
+        lease = self.cache.match_and_lease(self.known(tokens, salt), system, session)
         assert lease.length == expected
         assert all(taken > 0 for _, taken in lease.pieces)
         state = self.states[salt, tuple(tokens[:expected])] if self.needs_snapshot and expected else None
@@ -157,7 +190,7 @@ class CacheMachine(RuleBasedStateMachine):
         salt, prefix = data.draw(st.sampled_from(sorted(self.held)))
         known, before, states = (salt, prefix) in self.states, self.held, self.states
         state = State(prefix, size)
-        kept = self.cache.attach(at(prefix, salt), state)
+        kept = self.cache.attach(self.known([*prefix, 0], salt), state, len(prefix))
         self.observe()
         assert self.held <= before
         assert kept == (self.states.get((salt, prefix)) is state)
@@ -235,7 +268,7 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             runs = sum(node.segment.nbytes for node in self.cache._tree.walk())
             assert self.cache.nbytes == runs + KEY_BYTES * len(self.held) + sizes
-        assert self.cache.check_integrity() == []
+        check_integrity(self.cache)
         held = sum(mark.held_bytes for mark in self.cache._marks.values())
         statistics = self.cache.statistics()
         assert statistics.held_bytes == held
@@ -246,7 +279,12 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_holds_but_for_leases(self) -> None:
-        if hasattr(self, "cache") and self.cache.nbytes > self.room:
+        if not hasattr(self, "cache"):
+            return
+        size = self.cache.statistics()
+        if self.cache.nbytes > self.room or (
+            self.buffers is not None and self.buffers.exceeded(size.nodes, size.snapshots)
+        ):
             assert self.held == self.leased_edges(), "over the budget, and something could have gone"
             leased = {id(state) for *_, state in self.leases if state is not None}
             assert {id(state) for state in self.states.values()} <= leased

@@ -7,8 +7,17 @@ from array import array
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.adapter_files import salted
-from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at, cut_of
+from tests.scheduler.engine.prefix.cached_prompts import (
+    RUN_BYTES,
+    TOKEN_BYTES,
+    Run,
+    State,
+    at,
+    cut_of,
+    keep,
+    words,
+)
+from tests.scheduler.engine.prefix.integrity import check_integrity
 
 
 class Timed:
@@ -49,7 +58,7 @@ def test_what_is_held_outlives_everything_until_its_time() -> None:
         keep(timed.cache, words(start, 100))
     assert timed.cache.find(at(words(0, 101))).length == 0
     assert timed.held_tokens() == 0
-    assert timed.cache.check_integrity() == []
+    check_integrity(timed.cache)
 
 
 def test_more_than_a_share_is_not_held() -> None:
@@ -83,7 +92,7 @@ def test_who_holds_most_yields_to_a_tenant_that_holds_less() -> None:
     timed.keep(words(0, 40), "c\0")
     assert not timed.cache.hold(words(0, 40), "c\0", 9.0)
     assert timed.held_tokens() == 150, "the one of 20 seconds ended"
-    assert timed.cache.check_integrity() == []
+    check_integrity(timed.cache)
 
 
 def test_only_what_was_computed_up_to_there_is_held() -> None:
@@ -109,7 +118,7 @@ def test_running_rows_take_what_is_held_in_the_end() -> None:
     timed.cache.set_running_bytes(350 * TOKEN_BYTES)
     assert timed.cache.find(at(words(0, 101))).length == 0
     assert timed.held_tokens() == 0
-    assert timed.cache.check_integrity() == []
+    check_integrity(timed.cache)
 
 
 def test_nothing_is_held_where_nothing_can_be_restored() -> None:

@@ -7,8 +7,17 @@ import pytest
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.reports import PrefixReport
-from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
-from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, at
+from tests.scheduler.engine.prefix.cached_prompts import (
+    RUN_BYTES,
+    TOKEN_BYTES,
+    Run,
+    State,
+    at,
+    cache_of,
+    keep,
+    serve,
+    words,
+)
 
 
 def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
@@ -170,18 +179,6 @@ def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
-def test_a_turn_that_extends_the_last_takes_its_place() -> None:
-    """However short: a session knows one end of each of its branches, and a bounded number of them."""
-    cache = cache_of(retention=Retention(branches_per_session=2))
-    for length in (10, 20, 30):
-        keep(cache, words(0, length), "s")
-    assert [[node.end for node in ends] for ends in cache._turns.ends.values()] == [[30]]
-    for branch in (1000, 2000):
-        keep(cache, words(branch, 40), "s")
-    assert [[node.start for node in ends] for ends in cache._turns.ends.values()] == [[0, 0]]
-    assert [node.tokens[0] for node in cache._turns.ends["", "s"]] == [1000, 2000]
-
-
 def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
     """One came back every five seconds and has not for forty; the other one always takes a minute, and was
     used longer ago. Recency would keep the wrong one."""
@@ -202,15 +199,3 @@ def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
     now += 40.0
     keep(cache, words(2000, 100), "new")
     assert (cache.find(at(words(0, 100))).length, cache.find(at(words(1000, 100))).length) == (99, 0)
-
-
-def test_sessions_are_forgotten_in_the_end() -> None:
-    """Their number is bounded, the longest silent goes; an evicted turn takes its session with it."""
-    cache = cache_of(retention=Retention(sessions=2))
-    keep(cache, words(1000, 100), "a")
-    for name in ("a", "b", "a", "c"):
-        keep(cache, words(0, 100), name)
-    assert [session for _, session in cache._turns.ends] == ["a", "c"]
-    cache.clear()
-    assert not cache._turns.ends
-    assert cache.check_integrity() == []

@@ -1,10 +1,19 @@
-"""What is learned of sessions' gaps, by session and by what they wait for."""
+"""What is learned of sessions' gaps, by session and by what they wait for, and what it is worth to keep
+something at an age."""
 
 from __future__ import annotations
+
+from math import isclose
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.prefix.gap_history import (
+    BUCKETS,
+    EDGES,
+    bucket_of,
+    hit_densities,
+)
 from scheduler.engine.prefix.return_times import ReturnTimes
 from tests.examples import examples
 
@@ -106,3 +115,31 @@ def test_any_order_of_events_keeps_it_bounded(events: list[tuple[str, int, int, 
         assert len(times) <= 4
         assert all(len(one.gaps) <= 4 for one in times._sessions.values())
         assert 0 < times.density(key, passed) < 10
+
+
+PURE = settings(deadline=None)
+shares = st.lists(st.floats(0.0, 1.0), min_size=BUCKETS, max_size=BUCKETS)
+
+
+@PURE
+@given(st.floats(-10.0, 1e9))
+def test_an_age_lies_between_its_buckets_edges(age: float) -> None:
+    """The last bucket has no end; before the first edge there is nothing."""
+    bucket = bucket_of(age)
+    assert 0 <= bucket < BUCKETS
+    assert bucket == 0 or EDGES[bucket] <= age
+    assert bucket == BUCKETS - 1 or age < EDGES[bucket + 1]
+
+
+@PURE
+@given(shares)
+def test_a_density_is_the_best_of_all_times_to_stop(of_bucket: list[float]) -> None:
+    """Compared with a sum for each end, written as the definition has it."""
+    found = hit_densities(of_bucket)
+    for start in range(BUCKETS):
+        best, alive, hits, seconds = 0.0, 1.0, 0.0, 0.0
+        for at in range(start, BUCKETS):
+            hits += alive * of_bucket[at]
+            seconds += alive * (EDGES[at + 1] - EDGES[at]) * (1 - of_bucket[at] / 2)
+            best, alive = max(best, hits / seconds), alive * (1 - of_bucket[at])
+        assert isclose(found[start], best, rel_tol=0.05, abs_tol=1e-12)

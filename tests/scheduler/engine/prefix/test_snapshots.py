@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scheduler.engine.prefix.retention import Retention
-from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, words
-from tests.scheduler.engine.prefix.test_radix_tree import State, at
+from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, State, at, cache_of, keep, words
 
 
 def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
@@ -85,18 +84,6 @@ def test_snapshots_in_the_middle_age_like_everything_else() -> None:
     cache.set_running_bytes(650 * TOKEN_BYTES)
     assert [cache.find(at(words(start, 60))).length for start in (1000, 2000)] == [50, 0]
     assert [cache.find(at(words(start, 101))).length for start in (1000, 2000)] == [100, 100]
-
-
-def test_a_snapshot_that_is_only_passed_grows_old() -> None:
-    """A hit at the end of a conversation says nothing for the snapshots before it."""
-    cache = cache_of(1000, needs_snapshot=True)
-    for start in (0, 1000):
-        keep(cache, words(start, 100))
-        for position in (50, 100):
-            assert cache.attach(at(words(start, position)), State((), nbytes=50 * TOKEN_BYTES))
-    cache.release(cache.match_and_lease(at(words(0, 101))))
-    cache.set_running_bytes(650 * TOKEN_BYTES)
-    assert [cache.find(at(words(start, 60))).length for start in (0, 1000)] == [0, 50]
 
 
 def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:

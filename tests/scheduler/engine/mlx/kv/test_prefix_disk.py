@@ -9,14 +9,13 @@ import mlx.core as mx
 import pytest
 
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.engine.mlx.packed import arrays_of
 from scheduler.shared.messages import Cancel, Inspect, KvCacheDtype
 from tests.contracts.journal import prefixes_of, prompt_of
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
-from tests.scheduler.engine.mlx.reuse import ReuseEngine, disk_of, engine_of, model_of, words
-from tests.scheduler.engine.prefix.test_radix_tree import at
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, disk_of, engine_of, words
+from tests.scheduler.engine.prefix.cached_prompts import at
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(530, 5)]
 _ALL = sampled(sorted(FAMILIES), ONE_OF_EACH_KIND)
@@ -24,8 +23,7 @@ SOON = 20.0
 
 
 def _engine(family: str, folder: Path, budget_bytes: int = 1 << 30) -> ReuseEngine:
-    lone = not CacheLayout(model_of(family)).has_cuttable
-    tier = DiskTier(folder, f"fingerprint of {family}", budget_bytes, lone_snapshots=lone)
+    tier = DiskTier(folder, f"fingerprint of {family}", budget_bytes)
     return engine_of(family, tier=tier, prefill_chunk_tokens=128)
 
 

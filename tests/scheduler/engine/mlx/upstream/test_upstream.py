@@ -42,8 +42,8 @@ def test_a_turned_rings_mask_for_a_chunk_hides_a_token() -> None:
 
 
 def test_sparse_blocks_of_minimax_m3_are_counted_from_the_first_column() -> None:
-    """A row of 62 tokens beside one of 75 has other logits than alone, with our `RowBlocks` the same. When it
-    has the same without, that class can go."""
+    """A row of 62 tokens beside one of 75 has other logits than alone, and none with our `RowBlocks`. When
+    the first fails, that class can go."""
     steps = mx.array([[5], [6]])
     for ours in (False, True):
         model, _ = build("minimax_m3_vl")

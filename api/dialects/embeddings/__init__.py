@@ -1,1 +1,0 @@
-"""OpenAI's API for embeddings, with vLLM's additions."""
