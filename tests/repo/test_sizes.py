@@ -119,7 +119,7 @@ BUDGET = {
     "grafana/*.md": 219,
     "loadtests/*.md": 2_278,
     "scheduler/*.md": 9_275,
-    "scheduler/engine/*.md": 1_946,
+    "scheduler/engine/*.md": 1_943,
     "scheduler/engine/mlx/*.md": 2_858,
     "tests/*.md": 999,
 }
