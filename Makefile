@@ -65,7 +65,7 @@ newest-mlx-lm:
 folder-references: $(REFERENCES)/made
 	$(REFERENCES)/bin/python -m tests.scheduler.engine.mlx.references.make $(ARGS)
 
-# Wheel and sdist into dist/, installed by pip, pipx and uv into empty homes; each must serve and answer.
+# Wheel and sdist into dist/, installed by pip into empty homes; each must serve and answer.
 packages: $(VENV)/test
 	$(VENV)/bin/python -m tests.packages $(ARGS)
 

@@ -40,7 +40,6 @@ from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model
 from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
-from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.machine_share import cores_of_process, gpus_of, share_of
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder
@@ -49,6 +48,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.shared.folder.reading import GENERATION_CONFIG
+from scheduler.shared.user_cache import user_cache_folder
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 

@@ -146,8 +146,11 @@ def _server(
         server=lambda: server.statistics(),  # It is created after its application.
         reports={} if remote is None else {"cluster": remote.report},
     )
-    account = partial(account_of, identity=identity)
-    service = Service(app, _log_handler_error, _SERVER_NAME, _PROBES, account)
+
+    def _log_failure(error: BaseException, request: str) -> None:
+        _log.error("handler_failed", request=request, exc_info=error)
+
+    service = Service(app, _log_failure, _SERVER_NAME, _PROBES, partial(account_of, identity=identity))
     server = Server(service, limits, LARGE_WORK.return_soon)
     return server, app.openapi
 
@@ -235,7 +238,3 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
 async def _end(fleet: Fleet, server: Server) -> None:
     fleet.end_all()
     await server.drain(_LAST_WORDS_SECONDS)
-
-
-def _log_handler_error(error: BaseException, request: str) -> None:
-    _log.error("handler_failed", request=request, exc_info=error)

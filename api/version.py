@@ -23,6 +23,10 @@ class Version:
     def __str__(self) -> str:
         return f"{self.release} ({self.commit})" if self.commit else self.release
 
+    def listing(self) -> dict[str, str | None]:
+        """Return the version for `penstock doctor`."""
+        return {"name": PACKAGE, "version": self.release, "commit": self.commit or None}
+
 
 @cache
 def own_version() -> Version:

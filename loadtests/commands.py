@@ -28,7 +28,8 @@ from loadtests.targets import PRESETS, Launch, Target, TargetError, build_body
 from loadtests.workload import Ask, Prompts
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
+from scheduler.models.random_qwen3 import BENCH_13M, ensure_model
+from scheduler.shared.user_cache import user_cache_folder
 
 _PROBE_WORDS = (200, 1200)
 

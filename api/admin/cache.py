@@ -6,6 +6,7 @@ from others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -18,7 +19,6 @@ from pydantic import Field, StrictInt, model_validator
 from api.access.auth import CallerOf, operator
 from api.access.identity import Caller
 from api.admin.operations import ModelName
-from api.answers.errors import refused
 from api.answers.whole_answer import whole_answer
 from api.bodies.fields import Listed
 from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
@@ -55,15 +55,17 @@ def cache_routes(models: ServedModels) -> APIRouter:
     async def cache(
         model: ModelName = None,
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
-        text_tokens: Annotated[str | None, Query(include_in_schema=False)] = None,
+        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
         """The contents of a model's prefix caches, all engines together and, if there are several, each by
-        its name in `engines`."""
-        if text_tokens is not None:
-            raise refused("text_tokens: nobody is shown the text of prompts", "text_tokens")
+        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
+        text is part of clients' prompts."""
         scheduler = models.model(model).scheduler
-        found = await scheduler.operations.inspect_engines(top=top)
-        body = cache_object(together(found.values(), top))
+        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
+        inspection = together(found.values(), top)
+        prefixes = inspection.cache.shared_prefixes if inspection.cache and text_tokens else ()
+        texts = [await scheduler.off_loop.detokenize(prefix.head, "text_tokens", "") for prefix in prefixes]
+        body = cache_object(inspection, texts)
         if len(scheduler.pool.names) > 1:
             body["engines"] = {name: cache_object(one) for name, one in found.items()}
         return JSONResponse(body)
@@ -110,15 +112,17 @@ async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: B
     return replace(asked, prompt=prompt)
 
 
-def cache_object(inspection: Inspection) -> dict[str, Any]:
-    """Return the cache report."""
+def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
     report = inspection.cache
     if report is None:
         return {"enabled": False}
-    prefixes = [
+    prefixes: list[dict[str, Any]] = [
         {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
         for prefix in report.shared_prefixes
     ]
+    for prefix, text in zip(prefixes, texts, strict=False):
+        prefix["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "shared_prefixes"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "shared_prefixes": prefixes, "disk": disk}

@@ -16,7 +16,6 @@ from api.access.auth import operator, trusted
 from api.served_models import ServedModels
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
-from scheduler.service import Scheduler
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
 ModelName = Annotated[str | None, Query()]
@@ -90,9 +89,11 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         and session, beside the rate of finished requests and the last cause of death; each engine has its
         measured speeds. Of several models that is the first; `models` has each by its name. With engines on
         other machines `cluster` lists them, and whether new ones can be started."""
-        taken = {model.name: _taken(model.scheduler) for model, _ in models}
+        each = {model.name: model.scheduler.operations for model, _ in models}
+        taken = {name: (one.report(), one.statistics().engine) for name, one in each.items()}
         more = {name: report() for name, report in reports.items()}
-        if sum(_entries(report) for report, _ in taken.values()) <= _INLINE_ENTRIES:
+        entries = (len((*one.queue.flows, *one.running, *one.waits)) for one, _ in taken.values())
+        if sum(entries) <= _INLINE_ENTRIES:
             content = _encoded(taken, more)
         else:
             content = await trio.to_thread.run_sync(_encoded, taken, more)
@@ -144,14 +145,6 @@ def loading_routes(models: ServedModels) -> APIRouter:
 
 _Taken: TypeAlias = tuple[SchedulerReport, EngineStatistics]
 """One model's scheduler at a moment."""
-
-
-def _taken(scheduler: Scheduler) -> _Taken:
-    return scheduler.operations.report(), scheduler.operations.statistics().engine
-
-
-def _entries(report: SchedulerReport) -> int:
-    return len(report.queue.flows) + len(report.running) + len(report.waits)
 
 
 def _encoded(taken: Mapping[str, _Taken], more: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ import click
 from loadtests.commands import folder_of
 from loadtests.device.parts import SECONDS, Measurement
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
-from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.shared.user_cache import user_cache_folder
 
 MODULE = "loadtests.device"
 _MINUTES = 12.0

@@ -27,8 +27,8 @@ from loadtests.figures import percentile
 from loadtests.launch import ROOT, free_port
 from loadtests.step.steps import ADDRESS_VARIABLE, REST, Run, Step, take
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
-from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.shared.own_path import with_own_path
+from scheduler.shared.user_cache import user_cache_folder
 
 ENGINE_PARTS = ("drain", "plan", "graph", "sample", "submit", "read", "account", "emit", "send", REST)
 SERVER_PARTS = ("parse", "account", "route", "detokenize", "encode", "write", REST)

@@ -140,7 +140,7 @@ class _Writer:
                 self.lost[here] = f"{value!r} does not exist"
             elif keyword not in _UNHELD | _SILENT:
                 plain[keyword] = value
-        for rewrite in (_drop_annotations, _bound_counts, _bound_numbers, _list_items):
+        for rewrite in (_drop_annotations, _bound_counts, _bound_numbers):
             rewrite(plain)
         for keyword in filter(_UNHELD.__contains__, schema):
             if not _is_needless(keyword, schema[keyword]):
@@ -181,26 +181,14 @@ def _bound_counts(schema: Schema) -> None:
 
 
 def _bound_numbers(schema: Schema) -> None:
-    for keyword, others, sign in (("exclusiveMinimum", "minimum", -1), ("exclusiveMaximum", "maximum", 1)):
-        # The fourth draft's form.
-        if schema.get(keyword) is False:
-            del schema[keyword]
-        elif schema.get(keyword) is True and others in schema:
-            schema[keyword] = schema.pop(others)
-        for name in (keyword, others):
-            value = schema.get(name)
-            if not _is_number(value) or sign * value < _MOST_NUMBER:
-                continue
-            if sign * value >= _EVERY_DOUBLE:
-                del schema[name]
-            else:
-                schema[name] = sign * _MOST_NUMBER
-
-
-def _list_items(schema: Schema) -> None:
-    """`additionalItems` speaks of a list of `items` only; elsewhere the library would take it for `items`."""
-    if not isinstance(schema.get("items"), list):
-        schema.pop("additionalItems", None)
+    for name, sign in (("minimum", -1), ("exclusiveMinimum", -1), ("maximum", 1), ("exclusiveMaximum", 1)):
+        value = schema.get(name)
+        if not _is_number(value) or sign * value < _MOST_NUMBER:
+            continue
+        if sign * value >= _EVERY_DOUBLE:
+            del schema[name]
+        else:
+            schema[name] = sign * _MOST_NUMBER
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

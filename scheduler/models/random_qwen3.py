@@ -24,7 +24,6 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from scheduler.models.kept_folder import ensure_folder, kept_folder, write_json
-from scheduler.shared.user_cache import user_cache_folder as user_cache_folder
 
 Weights = dict[str, npt.NDArray[np.float32]]
 

@@ -17,7 +17,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from loadtests.processes import engines
-from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
+from scheduler.models.random_qwen3 import TINY, ensure_model
+from scheduler.shared.user_cache import user_cache_folder
 from tests.end_to_end.control_group import ControlGroup
 from tests.end_to_end.preloaded import Penstock, start_penstock
 

@@ -13,7 +13,7 @@ import pytest
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.end_to_end.serving import Served, serving
 from tests.end_to_end.test_tool_loops import MODEL, RESULT, SCHEMA
-from tests.scheduler.prompt.test_generic_tools import CHATML, without_template
+from tests.scheduler.prompt.test_generic_tools import CHATML
 
 FUNCTION: Any = {
     "type": "function",
@@ -26,7 +26,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("models") / "model"
     shutil.copytree(EMBEDDED_FOLDER, folder, symlinks=True)
     config = folder / "tokenizer_config.json"
-    config.write_text(without_template(config.read_text()))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": None}))
     (folder / "chat_template.jinja").write_text(CHATML)
     with serving("--model", str(folder), "--served-model-name", MODEL, trained=True) as served:
         yield served

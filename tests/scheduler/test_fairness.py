@@ -98,3 +98,22 @@ async def test_a_flood_that_fills_the_queue_loses_its_newest_to_another_tenant(
     assert isinstance(lost.error, QueueFull)
     assert lost.error.retry_after_seconds
     assert bench.outcomes() == {"length": 4, "error": 1, "rejected": 2}
+
+
+@trio_test
+async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump_clock: MockClock) -> None:
+    """Not at its end only: until then its tenant would be served as if it were cheap."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("x", max_tokens=3000, tenant="T")))
+        await bench.come(nursery, Client(ask("waits", tenant="T")))
+        attained = []
+        for _ in range(3):
+            await trio.sleep(8)
+            (flow,) = bench.scheduler.operations.report().queue.flows
+            attained.append(flow.tenant_service_tokens)
+        # 256 tokens of output were expected; 800, 1600 and 2400 came, decaying with a half-life of 60 s.
+        assert attained[0] > 2 * 700
+        assert attained == sorted(attained)
+        assert attained[2] > 2 * 1900
+        nursery.cancel_scope.cancel()

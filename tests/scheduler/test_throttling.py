@@ -1,5 +1,4 @@
-"""A device that is suddenly three to ten times slower (low-power mode, heat), and fast again: prefill beside
-decoding rows goes on."""
+"""Prefill goes on beside decoding rows on a device that is three to ten times slower, and fast again."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class SingleRows:
     @property
     def nbytes(self) -> int:
         """Return bytes of all rows' caches."""
-        batches = (*self._prefills.values(), *self._decodes.values())
-        return sum(cache_bytes(batch.prompt_cache) for batch in batches)
+        caches = [alone.prompt_cache for alone in self._prefills.values()]
+        return sum(map(cache_bytes, [*caches, *(alone.prompt_cache for alone in self._decodes.values())]))
 
     def add(self, row: Row) -> None:
         alone = prompts_of(self._model, [row], [])

@@ -30,8 +30,18 @@ async def test_the_tree_is_reported_in_numbers(autojump_clock: MockClock) -> Non
         assert {"tokens": 9, "references": 2, "hits": 2} in body["shared_prefixes"]
         assert "hello" not in response.text
         assert "<user>" not in response.text
-        shown = await client.get("/v1/cache", params={"text_tokens": 8})
-        assert (shown.status_code, shown.json()["error"]["param"]) == (400, "text_tokens")
+
+
+@trio_test
+async def test_text_is_shown_to_who_asks(autojump_clock: MockClock) -> None:
+    """The requested number of each shared prefix's first tokens."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for _ in range(2):
+            await client.post("/v1/chat/completions", json=chat())
+        body = (await client.get("/v1/cache", params={"text_tokens": 8})).json()
+        assert body["shared_prefixes"][0]["text"] == "<user>he"
+        assert (await client.get("/v1/cache", params={"text_tokens": -1})).status_code == 400
 
 
 @trio_test

@@ -113,3 +113,26 @@ async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
         limiter.release("a")
     with trio.fail_after(5):
         await limiter.acquire("a")
+
+
+def test_a_plain_request_is_prepared_while_unknown_grammars_wait() -> None:
+    """Also of the same tenant: without keys there is only one. And one tenant's grammars leave another's a
+    thread."""
+
+    async def main() -> None:
+        threads = WorkerThreads(cores=1)
+        ours = [Work() for _ in range(9)]
+        theirs = Work()
+        async with trio.open_nursery() as nursery:
+            for work in ours:
+                nursery.start_soon(partial(threads, work, tenant="ours", lane=Lane.GRAMMAR))
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(30):
+                assert await threads(lambda: "plain", tenant="ours") == "plain"
+                nursery.start_soon(partial(threads, theirs, tenant="theirs", lane=Lane.GRAMMAR))
+                assert await threads(partial(theirs.begun.wait, 20))
+            assert sum(work.begun.is_set() for work in ours) == 1
+            for work in (*ours, theirs):
+                work.may_end.set()
+
+    trio.run(main)

@@ -8,11 +8,10 @@ from typing import Any
 import httpx
 import pytest
 import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message, Scope
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.dialects.responses.encode import ResponseEncoder
 from api.dialects.responses.event_log import EventLog, LoggedStream
@@ -23,7 +22,6 @@ from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.api.dialects.test_official_dialects import FUNCTION, gpt
 from tests.api.transcripts import named_events
 from tests.examples import examples
-from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -43,19 +41,9 @@ async def read(client: httpx.AsyncClient, method: str, path: str, count: int, bo
     transport: Any = client._transport
     app = transport.app
     path, _, query = path.partition("?")
-    scope: Scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(b"host", b"penstock"), (b"content-type", b"application/json")],
-        "client": ("127.0.0.1", 1),
-        "server": ("penstock", 80),
-    }
+    http = {"type": "http", "http_version": "1.1", "scheme": "http", "root_path": ""}
+    asked = {"method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    scope: Scope = {**http, **asked, "headers": [(b"host", b"penstock")], "server": ("penstock", 80)}
     read = bytearray()
 
     async def receive() -> Message:
@@ -86,7 +74,7 @@ async def rest(client: httpx.AsyncClient, response_id: str, after: int | None = 
 
 
 @trio_test
-async def test_the_official_client_resumes(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_official_client_resumes(autojump_clock: MockClock) -> None:
     """Behind the last event that it has, as often as it likes, also when the response is over."""
     scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
     async with running(scheduler), gpt(scheduler) as client:
@@ -139,28 +127,26 @@ def test_a_client_that_leaves_misses_nothing(counts: list[int]) -> None:
             assert (stored["output"][0]["content"][0]["text"], stored["background"]) == (text, True)
             assert stored == events[-1]["response"]
 
-    trio.run(check, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(check, clock=MockClock(autojump_threshold=0))
 
 
 @trio_test
-async def test_its_readers_hear_its_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_its_readers_hear_its_end(autojump_clock: MockClock) -> None:
     """Cancelled, at its deadline, and where the server ends."""
     async with running(scheduler := slow()), client_of(scheduler) as client:
 
-        async def cancel(response_id: str) -> None:
-            await client.post(f"/v1/responses/{response_id}/cancel")
+        async def end(how: str, response_id: str) -> None:
+            if how == "cancelled":
+                await client.post(f"/v1/responses/{response_id}/cancel")
+            elif how == "the server ends":
+                scheduler.end_all()
 
-        async def wait(response_id: str) -> None:
-            pass
-
-        async def end(response_id: str) -> None:
-            scheduler.end_all()
-
-        for ended, status in ((cancel, "cancelled"), (wait, "failed"), (end, "failed")):
+        for how in ("cancelled", "at its deadline", "the server ends"):
+            status = "cancelled" if how == "cancelled" else "failed"
             made, events = await begin(client, 5, max_output_tokens=20_000, timeout=60)
             with trio.fail_after(100):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ended, made)
+                    nursery.start_soon(end, how, made)
                     events += await rest(client, made, events[-1]["sequence_number"])
             assert numbers(events) == list(range(len(events)))
             assert events[-1]["response"]["status"] == status
@@ -169,7 +155,7 @@ async def test_its_readers_hear_its_end(autojump_clock: trio.testing.MockClock) 
 
 @trio_test
 async def test_a_fault_of_the_server_is_its_end(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
@@ -184,10 +170,9 @@ async def test_a_fault_of_the_server_is_its_end(
 
 
 @trio_test
-async def test_each_of_its_readers_is_kept_alive(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_of_its_readers_is_kept_alive(autojump_clock: MockClock) -> None:
     """So that no proxy takes it for dead."""
-    scheduler = slow(max_slots=1, lookahead=0)
-    async with running(scheduler), client_of(scheduler) as client:
+    async with running(scheduler := slow(max_slots=1, lookahead=0)), client_of(scheduler) as client:
         await begin(client, 3)
         answer = await client.post("/v1/responses", json=STREAMED)
     assert comments(answer.text)
@@ -196,7 +181,7 @@ async def test_each_of_its_readers_is_kept_alive(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_what_is_not_kept_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_is_not_kept_is_refused(autojump_clock: MockClock) -> None:
     """What was not streamed at first, what does not fit beside its response, and one that is refused."""
     scheduler = slow(max_slots=1, lookahead=0, max_queue=1)
     store = ResponseStore(4, 12_000)
@@ -208,11 +193,8 @@ async def test_what_is_not_kept_is_refused(autojump_clock: trio.testing.MockCloc
         assert events[-1]["type"] == "response.incomplete"
         await trio.sleep(1)
         assert (await client.get(f"/v1/responses/{made}")).status_code == 200
-        for answer in (
-            waiting,
-            await client.get(f"/v1/responses/{whole}?stream=true"),
-            await client.get(f"/v1/responses/{made}?stream=true"),
-        ):
+        others = [await client.get(f"/v1/responses/{one}?stream=true") for one in (whole, made)]
+        for answer in (waiting, *others):
             error = answer.json()["error"]
             assert (answer.status_code, error["param"]) == (400, "stream"), error
         assert (await client.get("/v1/responses/resp_no?stream=true")).status_code == 404
@@ -222,15 +204,6 @@ async def test_what_is_not_kept_is_refused(autojump_clock: trio.testing.MockCloc
         await client.post("/v1/responses", json=LONG)
         full = await client.post("/v1/responses", json=STREAMED)
         assert (full.status_code, full.headers["content-type"]) == (503, "application/json")
-
-
-@trio_test
-async def test_an_engines_death_changes_no_event(autojump_clock: trio.testing.MockClock) -> None:
-    launcher = LoopbackLauncher(faulty(die_at_step=9))
-    async with running(scheduler := make_scheduler(launcher)), client_of(scheduler) as client:
-        made, events = await begin(client, 3)
-        events += await rest(client, made, events[-1]["sequence_number"])
-    assert numbers(events) == list(range(len(events)))
 
 
 @given(st.lists(st.integers(1, 40), min_size=1))
@@ -254,7 +227,7 @@ def test_events_are_cut_where_they_end(sizes: list[int]) -> None:
 
 
 @trio_test
-async def test_a_stream_that_is_too_large_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stream_that_is_too_large_is_given_up(autojump_clock: MockClock) -> None:
     """With an event that says so, and not in silence."""
     log, sent = EventLog(max_bytes=500), bytearray()
 

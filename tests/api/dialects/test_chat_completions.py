@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import trio
 import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import ASKS_PROGRESS, chat, client_of, comments, events
+from tests.api.client import ASKS_PROGRESS, chat, client_of, comments, events, served
 from tests.fakes.byte_tokenizer import EOS
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
 
 @trio_test
-async def test_a_prewarm_reads_the_prompt_alone(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_prewarm_reads_the_prompt_alone(autojump_clock: MockClock) -> None:
     """As Anthropic's clients ask for it; a whole answer was made and stored."""
     path, body = "/v1/messages", {**chat(), "max_tokens": 0}
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(LoopbackLauncher()) as client:
         whole = (await client.post(path, json=body)).json()
         streamed = await client.post(path, json={**body, "stream": True})
-    usage = whole["usage"]
-    assert usage.get("completion_tokens", usage.get("output_tokens")) == 0
-    assert usage.get("prompt_tokens", usage.get("input_tokens")) > 0
+    assert whole["usage"]["output_tokens"] == 0 < whole["usage"]["input_tokens"]
     assert streamed.status_code == 200
     assert not re.search(r"w\d+ ", f"{whole}{streamed.text}")
 
 
 @trio_test
-async def test_every_chunk_has_the_usage_where_the_client_asks(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_every_chunk_has_the_usage_for_who_asks(autojump_clock: MockClock) -> None:
     """As vLLM's continuous_usage_stats: each choice's own so far, all choices' at the end; not without
     include_usage."""
-    scheduler = make_scheduler(LoopbackLauncher())
     asked = {"include_usage": True, "continuous_usage_stats": True}
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(LoopbackLauncher()) as client:
         body = chat(stream=True, n=2, stream_options=asked)
         response = await client.post("/v1/chat/completions", json=body)
         body = chat(stream=True, stream_options={"continuous_usage_stats": True})
@@ -56,40 +51,29 @@ async def test_every_chunk_has_the_usage_where_the_client_asks(
     assert all("usage" not in chunk for chunk in events(without.text)[:-1])
 
 
+@pytest.mark.parametrize("ignores", [False, True])
 @trio_test
-async def test_a_stop_token_ends_with_stop_and_is_not_text(autojump_clock: trio.testing.MockClock) -> None:
-    """The end-of-sequence token counts as output and is never visible."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, stop_after=3))
-    async with running(scheduler), client_of(scheduler) as client:
-        body = (await client.post("/v1/chat/completions", json=chat())).json()
-    assert body["choices"][0]["finish_reason"] == "stop"
-    assert body["usage"]["completion_tokens"] == 3
-    assert len(body["choices"][0]["message"]["content"].split()) == 2
-    assert str(EOS) not in body["choices"][0]["message"]["content"]
-
-
-@trio_test
-async def test_ignore_eos_goes_on_to_max_tokens(autojump_clock: trio.testing.MockClock) -> None:
-    """vLLM's field of that name: for load tests with answers of known length."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, stop_after=3))
-    async with running(scheduler), client_of(scheduler) as client:
-        body = (await client.post("/v1/chat/completions", json=chat(ignore_eos=True))).json()
-    assert body["choices"][0]["finish_reason"] == "length"
-    assert body["usage"]["completion_tokens"] == 8
-
-
-@trio_test
-async def test_who_asks_gets_the_progress_in_comments(
-    autojump_clock: trio.testing.MockClock,
+async def test_the_end_of_sequence_ends_with_stop_and_is_not_text(
+    ignores: bool, autojump_clock: MockClock
 ) -> None:
+    """It counts as output and is never visible; vLLM's `ignore_eos` goes on to max_tokens."""
+    async with served(LoopbackLauncher(), plan=ScriptedPlan(step_seconds=0.01, stop_after=3)) as client:
+        body = (await client.post("/v1/chat/completions", json=chat(ignore_eos=ignores))).json()
+    (choice,), tokens = body["choices"], body["usage"]["completion_tokens"]
+    assert (choice["finish_reason"], tokens) == (("length", 8) if ignores else ("stop", 3))
+    assert ignores or len(choice["message"]["content"].split()) == 2
+    assert str(EOS) not in choice["message"]["content"]
+
+
+@trio_test
+async def test_who_asks_gets_the_progress(autojump_clock: MockClock) -> None:
     """From the first moment: the queue, then the prefill progress."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, lookahead=0)
     async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=2.0) as client:
-        nursery.start_soon(_post, client, chat("first"))
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(_post, client, chat("second"))
-        await trio.testing.wait_all_tasks_blocked()
+        for text in ("first", "second"):
+            nursery.start_soon(lambda text: client.post("/v1/chat/completions", json=chat(text)), text)
+            await trio.testing.wait_all_tasks_blocked()
         body = chat("third, and long", stream=True)
         response = await client.post("/v1/chat/completions", json=body, headers=ASKS_PROGRESS)
     said = comments(response.text)
@@ -102,9 +86,7 @@ async def test_who_asks_gets_the_progress_in_comments(
 
 
 @trio_test
-async def test_a_stream_is_kept_alive_while_the_engine_restarts(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_stream_lives_while_the_engine_restarts(autojump_clock: MockClock) -> None:
     """It says what it waits for, and reports the prompt's progress, never less than before."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10))
@@ -126,21 +108,11 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
     assert prefilled == sorted(prefilled)
 
 
-async def _post(client: object, body: object) -> None:
-    import httpx
-
-    assert isinstance(client, httpx.AsyncClient)
-    await client.post("/v1/chat/completions", json=body)
-
-
 @trio_test
-async def test_an_engine_death_is_one_error_event_in_the_stream(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_engine_death_is_one_error_event(autojump_clock: MockClock) -> None:
     """If the request is to blame and cannot be resumed: the stream ends with an OpenAI error object and the
     end mark, never silently."""
-    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(LoopbackLauncher(faulty(die_at_step=4))) as client:
         response = await client.post("/v1/chat/completions", json=chat(stream=True, max_tokens=100))
     assert response.status_code == 200
     *_, error, done = events(response.text)

@@ -6,15 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.service import Scheduler
-from tests.api.client import chat, client_of, events
+from tests.api.client import chat, client_of, events, prompts, served
 from tests.fakes.playback import Playback
-from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.notations import form
 
@@ -28,18 +24,10 @@ TOOLS = [
 ]
 
 
-def serving(*texts: str, answer_format: AnswerFormat = HERMES) -> tuple[Playback, Scheduler]:
-    launcher = Playback(*texts)
-    return launcher, make_scheduler(launcher, answer_format=answer_format)
-
-
 async def ask(*texts: str, answer_format: AnswerFormat = HERMES, **fields: Any) -> tuple[int, Any]:
     """Send one request to an engine that writes `texts`; everything has left the engine afterwards."""
-    _, scheduler = serving(*texts, answer_format=answer_format)
-    async with running(scheduler), client_of(scheduler) as client:
-        answer = await post(client, **fields)
-        await scheduler.wait_idle()
-    return answer
+    async with served(Playback(*texts), answer_format=answer_format) as client:
+        return await post(client, **fields)
 
 
 async def post(client: httpx.AsyncClient, **fields: Any) -> tuple[int, Any]:
@@ -68,7 +56,7 @@ def joined(chunks: list[Any], choice: int = 0) -> dict[str, Any]:
 
 
 @trio_test
-async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_message_that_only_calls_has_no_content(autojump_clock: MockClock) -> None:
     """Null, as in OpenAI's API."""
     _, body = await ask(SAID.split("I look.\n")[1])
     assert body["choices"][0]["message"]["content"] is None
@@ -76,7 +64,7 @@ async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.tes
 
 
 @trio_test
-async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_golden_transcript_of_a_call(autojump_clock: MockClock) -> None:
     """Chunk by chunk: the role, reasoning, text, the call's name, its arguments, the finish reason, the
     end."""
     _, chunks = await ask('<tool_call>{"name": "get_time", "arguments": {"n": 1}}</tool_call>', stream=True)
@@ -97,18 +85,7 @@ async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.Mock
 
 
 @trio_test
-async def test_a_call_cut_off_by_max_tokens_ends_with_length(autojump_clock: trio.testing.MockClock) -> None:
-    """Not an error: the client asked for no more tokens."""
-    _, body = await ask("<tool_call>\n<function=get_time>", answer_format=form("qwen3_coder"), max_tokens=20)
-    choice = body["choices"][0]
-    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
-    assert "tool_calls" not in choice["message"]
-
-
-@trio_test
-async def test_one_call_at_a_time_ends_the_row_after_the_first(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_one_call_at_a_time_ends_the_row(autojump_clock: MockClock) -> None:
     """parallel_tool_calls: false. The row does not wait for what the model would write after it."""
     call = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
     _, body = await ask(call + call + "x" * 900, parallel_tool_calls=False)
@@ -118,13 +95,10 @@ async def test_one_call_at_a_time_ends_the_row_after_the_first(
 
 
 @trio_test
-async def test_choices_share_the_prompt_and_have_their_own_seeds(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_choices_share_the_prompt_but_no_seed(autojump_clock: MockClock) -> None:
     """n: each index has its own text and finish reason; the prompt counts once; the first has the given
     seed."""
-    launcher, scheduler = serving("one", "two two", "three")
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback("one", "two two", "three")) as client:
         body = chat(n=3, seed=7, max_tokens=100)
         whole = (await client.post("/v1/chat/completions", json=body)).json()
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
@@ -138,9 +112,7 @@ async def test_choices_share_the_prompt_and_have_their_own_seeds(
 
 
 @trio_test
-async def test_streamed_choices_come_interleaved_with_their_index(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_streamed_choices_come_interleaved(autojump_clock: MockClock) -> None:
     """Each has its role and its finish reason; one usage and one end mark for all."""
     _, chunks = await ask(
         "one", "two two", stream=True, n=2, tools=None, stream_options={"include_usage": True}
@@ -158,20 +130,7 @@ async def test_streamed_choices_come_interleaved_with_their_index(
 
 
 @trio_test
-async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.testing.MockClock) -> None:
-    """One cancel scope for all rows."""
-    _, scheduler = serving("x" * 900)
-    async with running(scheduler), client_of(scheduler) as client:
-        with trio.move_on_after(0.5):
-            await client.post("/v1/chat/completions", json=chat(n=3, max_tokens=900))
-        await scheduler.wait_idle()
-    assert sample(scheduler.metrics.registry, "penstock_requests_total", outcome="cancelled") == 3
-
-
-@trio_test
-async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_more_choices_than_the_queue_holds_are_refused(autojump_clock: MockClock) -> None:
     """Before anything is queued, never half a request; and without a suggestion to retry."""
     launcher = Playback("x")
     scheduler = make_scheduler(launcher, max_queue=2)
@@ -192,34 +151,21 @@ async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
 )
 @trio_test
 async def test_the_assistants_last_message_can_be_continued(
-    fields: dict[str, Any], member: dict[str, Any], autojump_clock: trio.testing.MockClock
+    fields: dict[str, Any], member: dict[str, Any], autojump_clock: MockClock
 ) -> None:
     """In vLLM's form, and in DeepSeek's and Mistral's: `prefix` in the message."""
-    launcher, scheduler = serving(" world")
     messages = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "Hello", **member}]
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(" world")) as client:
         body = {**chat(**fields), "messages": messages}
         answer = (await client.post("/v1/chat/completions", json=body)).json()
-    assert bytes(launcher.submits[0].prompt.tolist()).endswith(b"<assistant>Hello")
+    assert prompts(launcher)[0].endswith("<assistant>Hello")
     assert answer["choices"][0]["message"]["content"] == " world"
-
-
-@trio_test
-async def test_an_extra_stop_token_ends_the_answer(autojump_clock: trio.testing.MockClock) -> None:
-    """vLLM's stop_token_ids, also with ignore_eos."""
-    _, body = await ask("ab.c", stop_token_ids=[ord(".")], ignore_eos=True, tools=None)
-    assert body["choices"][0]["message"]["content"] == "ab"
-    assert body["choices"][0]["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize("field", [{"include_reasoning": False}, {"reasoning": {"exclude": True}}])
 @trio_test
-async def test_reasoning_is_left_out_for_who_asks(
-    field: dict[str, Any], autojump_clock: trio.testing.MockClock
-) -> None:
-    played = Playback("<think>why</think>because")
-    scheduler = make_scheduler(played, answer_format=form("json_tools", "think"))
-    async with running(scheduler), client_of(scheduler) as client:
+async def test_reasoning_is_left_out_for_who_asks(field: dict[str, Any], autojump_clock: MockClock) -> None:
+    async with served(Playback("<think>why</think>because"), answer_format=HERMES) as client:
         for fields, shown in ((field, False), ({}, True)):
             whole = await client.post("/v1/chat/completions", json=chat(**{"max_tokens": 60, **fields}))
             assert whole.json()["choices"][0]["message"]["content"] == "because"

@@ -6,17 +6,15 @@ import json
 from typing import Any
 
 import pytest
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.answers.input_text import InputText, input_text
-from tests.api.client import client_of
+from tests.api.client import prompts, served
 from tests.api.dialects.test_chat_tools import HERMES, ask
 from tests.api.transcripts import named_events, response_of
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 PATCH = '*** Begin Patch\n+"é\\n"\n*** End Patch'
 FORMAT = {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch" /(.|\\n)+/'}
@@ -29,18 +27,15 @@ def call(name: str, arguments: Any) -> str:
 
 async def respond(text: str, **fields: Any) -> tuple[Playback, Any, list[dict[str, Any]]]:
     """Return the response, whole, and the events of the same one streamed."""
-    launcher = Playback(text)
-    scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(text), answer_format=HERMES) as client:
         whole = await client.post("/v1/responses", json={"input": "x", **fields})
         streamed = await client.post("/v1/responses", json={"input": "x", "stream": True, **fields})
-        await scheduler.wait_idle()
     assert whole.status_code == 200, whole.text
     return launcher, whole.json(), named_events(streamed.text)
 
 
 @trio_test
-async def test_a_custom_tool_is_called_with_raw_text(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_custom_tool_is_called_with_raw_text(autojump_clock: MockClock) -> None:
     """Its events are its own, and its grammar holds the answer."""
     launcher, whole, events = await respond(call("edit", {"input": PATCH}), tools=[CUSTOM])
     (item,) = whole["output"]
@@ -56,40 +51,30 @@ async def test_a_custom_tool_is_called_with_raw_text(autojump_clock: trio.testin
     assert b"edit" in bytes(launcher.submits[0].prompt.tolist())
 
 
-OWN = [
-    ("local_shell", {"command": ["ls"]}, "local_shell_call", "action", {"command": ["ls"]}),
-    ("shell", {"commands": ["ls"], "timeout_ms": 5}, "shell_call", "action", {"timeout_ms": 5}),
-    (
-        "apply_patch",
-        {"type": "delete_file", "path": "a"},
-        "apply_patch_call",
-        "operation",
-        {"type": "delete_file", "path": "a"},
-    ),
+OWN: list[tuple[str, Any, str]] = [
+    ("local_shell", {"command": ["ls"]}, "action"),
+    ("shell", {"commands": ["ls"], "timeout_ms": 5}, "action"),
+    ("apply_patch", {"type": "delete_file", "path": "a"}, "operation"),
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "kind", "member", "asked"), OWN)
-def test_the_apis_own_tools_are_called_by_their_items(
-    name: str, arguments: dict[str, Any], kind: str, member: str, asked: dict[str, Any]
+@pytest.mark.parametrize(("name", "arguments", "member"), OWN)
+@trio_test
+async def test_the_apis_own_tools_are_called_by_their_items(
+    name: str, arguments: Any, member: str, autojump_clock: MockClock
 ) -> None:
     """Whole and streamed alike; a choice may name one by its type."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        choice = {"type": name}
-        _, whole, events = await respond(call(name, arguments), tools=[{"type": name}], tool_choice=choice)
-        (item,) = whole["output"]
-        assert item["type"] == kind
-        assert item[member].items() >= asked.items()
-        assert whole["tool_choice"] == choice
-        assert response_of(events)["output"][0][member] == item[member]
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    choice = {"type": name}
+    _, whole, events = await respond(call(name, arguments), tools=[choice], tool_choice=choice)
+    (item,) = whole["output"]
+    assert item["type"] == f"{name}_call"
+    assert item[member].items() >= arguments.items()
+    assert whole["tool_choice"] == choice
+    assert response_of(events)["output"][0][member] == item[member]
 
 
 @trio_test
-async def test_chat_has_custom_tools(autojump_clock: trio.testing.MockClock) -> None:
+async def test_chat_has_custom_tools(autojump_clock: MockClock) -> None:
     """Whole and streamed alike."""
     grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "(.|\\n)+"}}
     tools = [{"type": "custom", "custom": {"name": "edit", "format": grammar}}]
@@ -123,42 +108,17 @@ CHOICES = [
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @pytest.mark.parametrize(("choice", "has_first", "is_held"), CHOICES)
-def test_a_tool_choice_has_many_forms(path: str, choice: Any, has_first: bool, is_held: bool) -> None:
-    """Flat tools have them too; allowed ones alone are offered."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        launcher = Playback(call("g", {}))
-        scheduler = make_scheduler(launcher, answer_format=HERMES)
-        said = {"input": "x"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "x"}]}
-        async with running(scheduler), client_of(scheduler) as client:
-            answer = await client.post(path, json={**said, "tools": FLAT, "tool_choice": choice})
-            await scheduler.wait_idle()
-        assert answer.status_code == 200, answer.text
-        (submit,) = launcher.submits
-        assert (b"<tool>f" in bytes(submit.prompt.tolist()), bool(submit.grammar)) == (has_first, is_held)
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 @trio_test
-async def test_an_item_reference_is_the_stored_item(autojump_clock: trio.testing.MockClock) -> None:
-    """404 with its id where it is gone."""
-    launcher = Playback("A heron.", "Yes.")
-    scheduler = make_scheduler(launcher, answer_format=HERMES)
-    async with running(scheduler), client_of(scheduler) as client:
-        first = (await client.post("/v1/responses", json={"input": "What?"})).json()
-        item = first["output"][0]["id"]
-        turns: list[Any] = [{"role": "user", "content": "What?"}, {"type": "item_reference", "id": item}]
-        body = {"input": [*turns, {"role": "user", "content": "Sure?"}]}
-        second = await client.post("/v1/responses", json=body)
-        await client.delete(f"/v1/responses/{first['id']}")
-        gone = await client.post("/v1/responses", json=body)
-    assert second.status_code == 200, second.text
-    prompt = bytes(launcher.submits[1].prompt.tolist()).decode()
-    assert prompt == "<user>What?\n<assistant>A heron.\n<user>Sure?\n<assistant>"
-    assert gone.status_code == 404
-    assert item in gone.json()["error"]["message"]
+async def test_a_tool_choice_has_many_forms(
+    path: str, choice: Any, has_first: bool, is_held: bool, autojump_clock: MockClock
+) -> None:
+    """Flat tools have them too; allowed ones alone are offered."""
+    said = {"input": "x"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "x"}]}
+    async with served(launcher := Playback(call("g", {})), answer_format=HERMES) as client:
+        answer = await client.post(path, json={**said, "tools": FLAT, "tool_choice": choice})
+    assert answer.status_code == 200, answer.text
+    (prompt,), (submit,) = prompts(launcher), launcher.submits
+    assert ("<tool>f" in prompt, bool(submit.grammar)) == (has_first, is_held)
 
 
 @given(st.text(), st.data(), st.booleans())

@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.dialects.decisions.questions import MAX_OPTIONS, Distribution, Option, Question, asked, statement
 from scheduler.engine.scripted_backend import digest, scripted_labels
@@ -52,7 +51,7 @@ def expected(question: Question, *messages: Message) -> Distribution:
 
 
 @trio_test
-async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_answers_come_in_the_questions_order(autojump_clock: MockClock) -> None:
     response = await post({"input": STATE, "questions": [PREDICATE, CHOICE, SCORE]})
     assert response.status_code == 200, response.text
     body = response.json()
@@ -85,7 +84,7 @@ async def test_answers_come_in_the_questions_order(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_a_system_one_body_has_its_own_names(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_system_one_body_has_its_own_names(autojump_clock: MockClock) -> None:
     questions = {
         "urgent": {"type": "noul", "instructions": "urgent", "criteria": {"true": "today"}},
         "team": {"type": "choice", "criteria": {"billing": "payments", "tech": None, "sales": {"b": 1}}},
@@ -108,35 +107,34 @@ async def test_a_system_one_body_has_its_own_names(autojump_clock: trio.testing.
 
 
 @trio_test
-async def test_a_history_of_an_agent_is_read_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_history_of_an_agent_is_read_as_it_stands(autojump_clock: MockClock) -> None:
+    """With parts of JSON as their text."""
     items = [
-        {"role": "developer", "content": [{"type": "input_text", "text": "You judge."}]},
         {"role": "user", "content": [{"type": "input_json", "data": {"a": [1, None]}}]},
         {"type": "function_call", "call_id": "c", "name": "read", "arguments": '{"path": "x"}'},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "file"}]},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "Read."}]},
     ]
     response = await post({"input": items, "questions": [PREDICATE]})
     assert response.status_code == 200, response.text
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"path": "x"}}}
     messages: list[Message] = [
-        {"role": "system", "content": "You judge."},
         {"role": "user", "content": '{"a": [1, null]}'},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "file"},
-        {"role": "assistant", "content": "Read."},
     ]
     question = statement("The customer is angry.")
     assert response.json()["answers"][0]["probability"] == expected(question, *messages).shares[0]
 
 
+ODD = ["", " ", "\u202eabc", "e\u0301", "כן", "不", "🙂" * 9, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
+
+
 @pytest.mark.parametrize("count", [2, 26, 27, 100, MAX_OPTIONS])
 @trio_test
-async def test_any_number_of_options_has_its_probabilities(
-    count: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Beyond 26 by a letter and a digit: one read of the letters, and one behind each letter."""
-    values = [f"option {number}" for number in range(count)]
+async def test_any_number_of_options_has_its_probabilities(count: int, autojump_clock: MockClock) -> None:
+    """Beyond 26 by a letter and a digit: one read of the letters, and one behind each letter. Labels stand
+    for them: none is a token that the model must know."""
+    values = [f"{ODD[number % len(ODD)]}{number}" for number in range(count)]
     body = {"type": "choice", "instructions": "q", "choices": [{"value": value} for value in values]}
     response = await post({"input": STATE, "questions": [body]})
     assert response.status_code == 200, response.text
@@ -148,9 +146,7 @@ async def test_any_number_of_options_has_its_probabilities(
 
 
 @trio_test
-async def test_a_chat_model_ranks_by_a_decision_about_each_document(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_chat_model_ranks_by_decisions(autojump_clock: MockClock) -> None:
     response = await post({"query": "a fruit", "documents": ["apple", "nail", "pear"]}, "/v1/rerank")
     assert response.status_code == 200, response.text
     question = statement("The document answers the query.")
@@ -164,7 +160,7 @@ async def test_a_chat_model_ranks_by_a_decision_about_each_document(
 
 
 @trio_test
-async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bodies_of_one_salt_share_a_state(autojump_clock: MockClock) -> None:
     """vLLM's `cache_salt`; without one, with all that have none."""
     cached = []
     async with served(LoopbackLauncher(), kv_cache_bytes=1 << 20) as client:
@@ -173,26 +169,6 @@ async def test_bodies_of_one_salt_share_a_state(autojump_clock: trio.testing.Moc
             usage = (await client.post("/v1/decisions", json=body)).json()["usage"]
             cached.append(usage["input_tokens_details"]["cached_tokens"] > 0)
     assert cached == [False, False, False, True]
-
-
-ODD = ["", " ", "\u202eabc", "é\u0301", "כן", "不", "🙂" * 300, "A", "B.", "Answer: B", "<|im_end|>", "a\nb"]
-
-
-@trio_test
-async def test_values_of_any_script_come_back_as_they_are(autojump_clock: trio.testing.MockClock) -> None:
-    """Labels stand for them: none is a token that the model must know."""
-    choices = [{"value": value or "-"} for value in ODD]
-    levels = [{"label": value or "-"} for value in (*ODD, *ODD)]
-    body = {
-        "input": STATE,
-        "questions": [
-            {**CHOICE, "choices": choices},
-            {"type": "score", "instructions": "q", "levels": levels},
-        ],
-    }
-    choice, score = (await post(body)).json()["answers"]
-    assert [one["value"] for one in choice["probabilities"]] == [one["value"] for one in choices]
-    assert [one["label"] for one in score["probabilities"]] == [one["label"] for one in levels]
 
 
 LONG = {**CHOICE, "choices": [{"value": f"{at} {'x' * 165}"} for at in range(255)]}
@@ -209,7 +185,7 @@ LONG = {**CHOICE, "choices": [{"value": f"{at} {'x' * 165}"} for at in range(255
 )
 @trio_test
 async def test_a_hostile_body_is_a_400_and_holds_nobody_up(
-    path: str, body: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], words: str, autojump_clock: MockClock
 ) -> None:
     """States and questions beyond the context. A chat beside it is answered."""
     async with served(LoopbackLauncher()) as client, trio.open_nursery() as nursery:
@@ -237,8 +213,17 @@ def test_probabilities_add_up_and_their_statistics_stay_within_bounds(logarithms
     assert 0 < found.mass <= 1
 
 
-def test_confidence_is_none_where_all_is_even_and_whole_where_one_is_sure() -> None:
-    even, sure = Distribution((0.25,) * 4, 1.0), Distribution((0.0, 1.0, 0.0, 0.0), 1.0)
-    assert (even.peak, even.nearness, even.position) == (0.0, 0.0, 1.5)
-    assert (sure.peak, sure.nearness, sure.position) == (1.0, 1.0, 1.0)
-    assert Distribution((0.08, 0.85, 0.07), 1.0).peak == pytest.approx(0.775)
+@pytest.mark.parametrize(
+    ("shares", "peak", "nearness", "position"),
+    [
+        ((0.25,) * 4, 0.0, 0.0, 1.5),
+        ((0.0, 1.0, 0.0, 0.0), 1.0, 1.0, 1.0),
+        ((0.08, 0.85, 0.07), 0.775, 0.775, 0.99),
+    ],
+)
+def test_confidence_is_typesafes(
+    shares: tuple[float, ...], peak: float, nearness: float, position: float
+) -> None:
+    """None where all is even, and whole where one is sure."""
+    found = Distribution(shares, 1.0)
+    assert (found.peak, found.nearness, found.position) == pytest.approx((peak, nearness, position))

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.access.identity import Caller
-from api.bodies.unknown_fields import HEADER, UnknownFields
+from api.bodies.unknown_fields import HEADER
 from api.dialects.anthropic.decode import chat_prompt, generation_request
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.foreign import MAX_LINE_CHARACTERS
-from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.volatile_headers import stable
 from scheduler.request import Hold, ToolChoice
 from tests.api.client import served
@@ -222,21 +220,6 @@ def test_a_conversation_is_what_templates_take(read: Any, history: list[Any], me
 
 
 @pytest.mark.parametrize(
-    ("sent", "named"),
-    [
-        ({"rs_1": "hm", "zebra": 1}, ("*.zebra",)),
-        ({"reasoning": "hm", "rs_1": "so"}, ("messages[].rs_1",)),
-    ],
-)
-def test_what_is_no_thought_is_named(sent: dict[str, Any], named: tuple[str, ...]) -> None:
-    body = {"messages": [ASKED, {"role": "assistant", "content": "b", **sent}]}
-    unknown = UnknownFields()
-    with unknown.noting():
-        ChatCompletionRequest.model_validate(body)
-    assert unknown.named(body) == named
-
-
-@pytest.mark.parametrize(
     "block",
     [
         "",
@@ -285,15 +268,15 @@ def test_tools_choices_and_thinking_of_anthropics_become_neutral() -> None:
     assert (one.reasoning.enabled, one.reasoning.effort) == (True, "high")
     (tool,) = one.offered_tools
     assert (tool.name, tool.description, tool.parameters) == tuple(TOOLS[0].values())
-    forced = prompt_of(tools=TOOLS, tool_choice={"type": "tool", "name": "get_time"})
-    assert (forced.tool_choice, forced.only_tool) == (ToolChoice.REQUIRED, "get_time")
+    one = prompt_of(tools=TOOLS, tool_choice={"type": "tool", "name": "get_time"})
+    assert (one.tool_choice, one.only_tool) == (ToolChoice.REQUIRED, "get_time")
 
 
 def test_sampling_of_anthropics_is_the_bodys() -> None:
     sent = message_body(temperature=0, top_p=0.5, top_k=7, stop_sequences=["x"])
-    request = generation_request(MessagesRequest.model_validate(sent), caller=Caller("farm"))
-    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0, 0.5, 7)
-    assert (request.max_tokens, request.stop, request.tenant) == (1000, ("x",), "farm")
+    made = generation_request(MessagesRequest.model_validate(sent), caller=Caller("farm"))
+    assert (made.sampling.temperature, made.sampling.top_p, made.sampling.top_k) == (0, 0.5, 7)
+    assert (made.max_tokens, made.stop, made.tenant) == (1000, ("x",), "farm")
 
 
 def test_a_time_to_live_is_a_hold_up_to_its_message() -> None:
@@ -323,7 +306,7 @@ def test_a_time_to_live_is_a_hold_up_to_its_message() -> None:
 
 
 @trio_test
-async def test_what_only_the_provider_runs_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_only_the_provider_runs_is_named(autojump_clock: MockClock) -> None:
     """A tool whose loading is deferred is offered, and one with a type that its client runs; what only
     Anthropic runs, or its code calls, is not, nor are edits of the context made."""
     tools = [

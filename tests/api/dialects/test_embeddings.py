@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
@@ -59,7 +55,7 @@ def text_tokens(text: str) -> list[int]:
 
 
 @trio_test
-async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: MockClock) -> None:
     """A text, texts, token ids and lists of them; ids are taken as they are."""
     forms: list[tuple[Any, list[list[int]]]] = [
         ("one", [text_tokens("one")]),
@@ -79,16 +75,6 @@ async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: trio
         assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-@trio_test
-async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock) -> None:
-    """Bytes of float32, which OpenAI's own client asks for."""
-    body = {"input": ["a", "bc"]}
-    floats = (await post(body)).json()["data"]
-    packed = (await post({**body, "encoding_format": "base64"})).json()["data"]
-    for one, other in zip(floats, packed, strict=True):
-        assert array("f", base64.b64decode(other["embedding"])).tolist() == one["embedding"]
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -106,7 +92,7 @@ async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock
 )
 @trio_test
 async def test_what_this_model_cannot_embed_is_refused_by_name(
-    fields: dict[str, Any], words: str, autojump_clock: trio.testing.MockClock
+    fields: dict[str, Any], words: str, autojump_clock: MockClock
 ) -> None:
     """With the numbers, before anything reaches the engine."""
     response = await post({"input": "a", **fields})
@@ -116,7 +102,7 @@ async def test_what_this_model_cannot_embed_is_refused_by_name(
 
 
 @trio_test
-async def test_a_text_may_fill_the_context(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_text_may_fill_the_context(autojump_clock: MockClock) -> None:
     """Nothing is written behind it, so no room is kept for an answer."""
     response = await post({"input": "x" * (CONTEXT - 1)})
     assert response.json()["usage"]["prompt_tokens"] == CONTEXT
@@ -125,7 +111,7 @@ async def test_a_text_may_fill_the_context(autojump_clock: trio.testing.MockCloc
 @pytest.mark.parametrize(("most", "kept"), [(4, b"xyz"), (1, b""), (-1, b"xyz" + b"w" * 396)])
 @trio_test
 async def test_a_truncated_text_keeps_its_end_token(
-    most: int, kept: bytes, autojump_clock: trio.testing.MockClock
+    most: int, kept: bytes, autojump_clock: MockClock
 ) -> None:
     """vLLM's `truncate_prompt_tokens`: the first tokens count, -1 as many as the context has. The vector of a
     last-token embedder is that of the end token, which stays."""
@@ -134,24 +120,25 @@ async def test_a_truncated_text_keeps_its_end_token(
 
 
 @trio_test
-async def test_dimensions_are_the_models(autojump_clock: trio.testing.MockClock) -> None:
+async def test_dimensions_are_the_models(autojump_clock: MockClock) -> None:
     """Those that its config.json names, and the whole vector; without any only the whole."""
-    for dimensions in (4, 8, 16):
-        body = {"input": "a", "dimensions": dimensions}
-        embedding = (await post(body)).json()["data"][0]["embedding"]
-        assert embedding == vector(text_tokens("a"))[:dimensions]
-    plain = replace(EMBEDDER, matryoshka=False)
-    assert (await post({"input": "a", "dimensions": 16}, plain)).status_code == 200
-    refused = await post({"input": "a", "dimensions": 8}, plain)
-    assert refused.status_code == 400
-    assert "is_matryoshka" in refused.json()["error"]["message"]
-    anything = replace(EMBEDDER, matryoshka=True)
-    assert (await post({"input": "a", "dimensions": 5}, anything)).status_code == 200
-    assert (await post({"input": "a", "dimensions": 17}, anything)).status_code == 400
+    models: list[tuple[Any, tuple[int, ...], int]] = [
+        ((4, 8), (4, 8, 16), 5),
+        (False, (16,), 8),
+        (True, (5,), 17),
+    ]
+    for matryoshka, has, lacks in models:
+        embedder = replace(EMBEDDER, matryoshka=matryoshka)
+        for dimensions in has:
+            found = (await post({"input": "a", "dimensions": dimensions}, embedder)).json()["data"]
+            assert found[0]["embedding"] == vector(text_tokens("a"))[:dimensions]
+        refused = await post({"input": "a", "dimensions": lacks}, embedder)
+        assert refused.status_code == 400
+        assert matryoshka or "is_matryoshka" in refused.json()["error"]["message"]
 
 
 @trio_test
-async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_named_prompt_goes_before_each_text(autojump_clock: MockClock) -> None:
     """As the model's sentence-transformers files have it; the default one where a body names none."""
     body = (await post({"input": ["a", "b"], "prompt_name": "query"})).json()
     assert [entry["embedding"] for entry in body["data"]] == [
@@ -177,7 +164,7 @@ async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing
 )
 @trio_test
 async def test_an_embedder_answers_nothing_else(
-    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], autojump_clock: MockClock
 ) -> None:
     """400 in the client's own dialect, also where it asked for a stream."""
     scheduler = embedding_scheduler()
@@ -189,7 +176,7 @@ async def test_an_embedder_answers_nothing_else(
 
 
 @trio_test
-async def test_models_say_what_they_are_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_models_say_what_they_are_for(autojump_clock: MockClock) -> None:
     scheduler = embedding_scheduler()
     async with running(scheduler), client_of(scheduler, model=MODEL) as client:
         (listed,) = (await client.get("/v1/models")).json()["data"]

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.options.options import load
 from scheduler.answer.detokenizer import ByteTable, Detokenizer
@@ -76,7 +75,7 @@ STOPS = {
 @ANYWHERE
 @trio_test
 async def test_the_answer_ends_before_the_stop_string(
-    autojump_clock: trio.testing.MockClock, path: str, streams: bool
+    autojump_clock: MockClock, path: str, streams: bool
 ) -> None:
     """A special token's own text is sent only where the client wants the stop string in the answer."""
     is_message = path == "/v1/messages"
@@ -114,7 +113,7 @@ def repeating() -> Scheduler:
 @ANYWHERE
 @trio_test
 async def test_an_answer_that_repeats_itself_ends_as_if_cut_and_names_the_cause(
-    autojump_clock: trio.testing.MockClock, path: str, streams: bool
+    autojump_clock: MockClock, path: str, streams: bool
 ) -> None:
     """Its row ends in the engine, too."""
     scheduler, reason = repeating(), REASONS.get(path, "length")
@@ -129,7 +128,7 @@ async def test_an_answer_that_repeats_itself_ends_as_if_cut_and_names_the_cause(
 
 @pytest.mark.parametrize("path", LOGPROBS)
 @trio_test
-async def test_a_request_decides_when_it_repeats(autojump_clock: trio.testing.MockClock, path: str) -> None:
+async def test_a_request_decides_when_it_repeats(autojump_clock: MockClock, path: str) -> None:
     """vLLM's field sets the rule, or turns it off; so does a wish for tokens behind every end."""
     cases: list[tuple[dict[str, Any], int]] = [
         ({"repetition_detection": {"max_pattern_size": 10, "min_count": 3}}, 48),
@@ -157,7 +156,7 @@ def test_the_operator_sets_the_span_or_turns_it_off() -> None:
 @ANYWHERE
 @trio_test
 async def test_a_limit_of_its_grammar_is_the_clients_error_that_names_it(
-    path: str, autojump_clock: trio.testing.MockClock
+    path: str, autojump_clock: MockClock
 ) -> None:
     """400, or the dialect's error event where the stream has begun."""
     says = "tools: it met a limit on purpose"

@@ -8,15 +8,13 @@ from itertools import count
 from typing import Any
 
 import pytest
-import trio.testing
 from anthropic.types import ContentBlock
 from anthropic.types.beta import BetaContentBlock, BetaContentBlockParam
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam, ResponseItem, ResponseOutputItem
 from pydantic import TypeAdapter
-from trio.testing import trio_test
 
-from api.bodies.unknown_fields import HEADER, UnknownFields
+from api.bodies.unknown_fields import UnknownFields
 from api.dialects.anthropic import decode as anthropic_decode
 from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.openai import decode as chat_decode
@@ -24,11 +22,7 @@ from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.responses.conversation import input_messages
 from api.dialects.responses.items import InputItem, TaggedItem
 from api.dialects.responses.schema import CreateResponse
-from tests.api.client import chat, served
-from tests.api.dialects.test_chat_tools import HERMES
-from tests.api.histories import EMPTIES, NEXT_YEAR, disturbed, samples
-from tests.examples import some
-from tests.fakes.playback import Playback
+from tests.api.histories import NEXT_YEAR, disturbed, samples
 
 ASKED = {"role": "user", "content": "What now?"}
 STORED: InputItem = TypeAdapter(TaggedItem).validate_python({"role": "assistant", "content": "stored"})
@@ -193,29 +187,3 @@ def test_what_another_server_answered_is_history_here(answer: Any, read: Any) ->
         check(rendered)
         prompt = json.dumps(rendered)
         assert [word for word in words_in(item) if word not in prompt] == [], item
-
-
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-@trio_test
-async def test_a_whole_conversation_is_answered(path: str, autojump_clock: trio.testing.MockClock) -> None:
-    """Through the server, with what it did not read named."""
-    forms = items() if path == "/v1/responses" else messages()
-    history = [form for form in some(list(forms)) if form.get("type") != "item_reference"]
-    # A grammar that is offered is no history: it must be one.
-    history = json.loads(json.dumps(history).replace('"definition": "text"', '"definition": "start: /a/"'))
-    turns = [*history, ASKED]
-    body = {"input": turns} if path == "/v1/responses" else chat(messages=turns)
-    async with served(Playback("ok"), answer_format=HERMES) as client:
-        answer = await client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    assert HEADER in answer.headers
-
-
-@pytest.mark.parametrize("empty", EMPTIES)
-def test_an_empty_message_is_a_message(empty: Any) -> None:
-    """It may have each role, and stand beside calls that are null or empty."""
-    for role in ("user", "assistant", "tool", "system"):
-        (first, _) = read_messages([{"role": role, "content": empty, "tool_calls": None}])
-        assert (first["role"], first["content"]) == (role, "")
-        (first, _) = read_messages([{"role": role, "content": empty, "tool_calls": []}])
-        assert "tool_calls" not in first

@@ -9,18 +9,13 @@ from typing import Any
 
 import openai
 import pytest
-import trio
-import trio.testing
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import chat, served
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.dialects.test_official_dialects import gpt
-from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -70,7 +65,7 @@ def check_entries(entries: Any, top: int, *, is_there: bool = True) -> None:
 
 
 @trio_test
-async def test_chat(autojump_clock: trio.testing.MockClock) -> None:
+async def test_chat(autojump_clock: MockClock) -> None:
     """`content` has the text's tokens; reasoning has none."""
     for top in (0, 2, 20):
         ask: Any = {"model": "tiny", "messages": ASK, "logprobs": True, "top_logprobs": top}
@@ -88,7 +83,7 @@ async def test_chat(autojump_clock: trio.testing.MockClock) -> None:
 
 
 @trio_test
-async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_choice_has_its_own(autojump_clock: MockClock) -> None:
     """And a request without logprobs gets none."""
     ask: Any = {"model": "tiny", "messages": ASK}
     async with playing("abc", "de", answer_format=PLAIN) as client:
@@ -100,7 +95,7 @@ async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -
 
 
 @trio_test
-async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
+async def test_completions(autojump_clock: MockClock) -> None:
     """The completions shape: parallel lists; partial characters by their bytes as keys; offsets into the
     text; the chosen token among the likeliest, even if that makes one more."""
     async with playing(ANSWER, answer_format=PLAIN) as client:
@@ -123,7 +118,7 @@ async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
 
 
 @trio_test
-async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
+async def test_responses(autojump_clock: MockClock) -> None:
     """On request, in the part, in the deltas and when the text is done."""
     asks: list[dict[str, Any]] = [
         {},
@@ -146,25 +141,3 @@ async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
         check_entries([entry for event in deltas for entry in event.logprobs], top, is_there=False)
         (done,) = [event for event in events if event.type == "response.output_text.done"]
         assert [entry.token for entry in done.logprobs] == (TOKENS if fields else [])
-
-
-@trio_test
-async def test_min_tokens(autojump_clock: trio.testing.MockClock) -> None:
-    """Neither the end of sequence nor a stop string ends the answer earlier; in completions as in chat."""
-    plan = ScriptedPlan(step_seconds=0.01, stop_after=2)
-    async with served(LoopbackLauncher(), plan=plan) as client:
-
-        async def ask(path: str, **fields: Any) -> Any:
-            body = chat(**fields) if "chat" in path else {"prompt": "x", "max_tokens": 8, **fields}
-            answer = (await client.post(path, json=body)).json()
-            return answer["choices"][0], answer["usage"]["completion_tokens"]
-
-        for path in ("/v1/chat/completions", "/v1/completions"):
-            _, tokens = await ask(path)
-            assert tokens == 2
-            choice, tokens = await ask(path, min_tokens=5)
-            assert (tokens, choice["finish_reason"]) == (6, "stop")
-            _, tokens = await ask(path, min_tokens=5, stop=[" "])
-            assert tokens == 6
-            choice, tokens = await ask(path, min_tokens=8)
-            assert (tokens, choice["finish_reason"]) == (8, "length")

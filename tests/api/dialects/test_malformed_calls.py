@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 import hypothesis.strategies as st
-import trio.testing
 from hypothesis import given
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.admin.live import snapshot
 from api.dialects.openai.messages import CalledFunction
@@ -47,7 +46,7 @@ async def both(path: str, text: str, **body: Any) -> tuple[Any, list[dict[str, A
 
 
 @trio_test
-async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: MockClock) -> None:
     """The reason is the good one's."""
     said = f"{UNKNOWN}\n{GOOD}"
     whole, found = await both("/v1/messages", said, max_tokens=500, messages=ASKED, tools=[TOOL])
@@ -65,7 +64,7 @@ async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: trio.test
 
 
 @trio_test
-async def test_codex_goes_on_with_its_session(autojump_clock: trio.testing.MockClock) -> None:
+async def test_codex_goes_on_with_its_session(autojump_clock: MockClock) -> None:
     """It sends the call back with its complaint, in the next request and by previous_response_id."""
     sent = captured("codex")
     call = STARTED.replace("get_time", "exec_command")
@@ -130,7 +129,7 @@ def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
 
 
 @trio_test
-async def test_operators_see_a_model_that_drifts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_operators_see_a_model_that_drifts(autojump_clock: MockClock) -> None:
     """Each call is counted once, by the model's notation and by what is wrong, also on the live page; the
     first of a kind is logged. A good call is none, and no request has failed."""
     scheduler = make_scheduler(Playback(f"{UNKNOWN}{STARTED}{UNKNOWN}{GOOD}{HALF}"), answer_format=HERMES)

@@ -8,17 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.json_pieces import json_text
 from api.dialects.completions.encode import logprobs_object
 from scheduler.events import TokenLogprobs
 from scheduler.shared.messages import Submit
-from tests.api.client import client_of, events
+from tests.api.client import events, served
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 HALF = -math.log(2)
 TEXT = "héy €!"
@@ -26,11 +23,8 @@ TEXT = "héy €!"
 
 
 async def post(path: str, *texts: str, **body: Any) -> tuple[list[Submit], httpx.Response]:
-    launcher = Playback(*texts)
-    scheduler = make_scheduler(launcher)
-    async with running(scheduler), client_of(scheduler) as client:
+    async with served(launcher := Playback(*texts)) as client:
         response = await client.post(path, json=body)
-        await scheduler.wait_idle()
     return launcher.submits, response
 
 
@@ -48,7 +42,7 @@ def value(position: int) -> float:
 
 
 @trio_test
-async def test_an_echo_has_the_prompts_log_probabilities(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_echo_has_the_prompts_log_probabilities(autojump_clock: MockClock) -> None:
     """Lists side by side, null for the first token, then the answer's; every token has its place."""
     _, body = await complete("x", echo=True, logprobs=1)
     (choice,) = body["choices"]
@@ -70,7 +64,7 @@ async def test_an_echo_has_the_prompts_log_probabilities(autojump_clock: trio.te
 
 @pytest.mark.parametrize("said", ["", "x", "xyz"])
 @trio_test
-async def test_a_harness_reads_its_continuation(said: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_harness_reads_its_continuation(said: str, autojump_clock: MockClock) -> None:
     """As lm-eval does: token ids in batches, and one token more, which it drops, whatever that is."""
     context, continuation = list(b"2+2="), list(b"4.")
     whole = context + continuation
@@ -92,9 +86,7 @@ def test_of_tokens_with_one_text_the_likeliest_has_its_name() -> None:
 
 @pytest.mark.parametrize("said", ["", "xyz"])
 @trio_test
-async def test_a_prompt_is_scored_without_an_answer(
-    said: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_prompt_is_scored_without_an_answer(said: str, autojump_clock: MockClock) -> None:
     """`max_tokens` 0, as OpenAI's and vLLM's completions have it: nothing of the model's own is in it,
     whether it would have ended at once or gone on."""
     submits, body = await complete(said, echo=True, logprobs=1, max_tokens=0)
@@ -108,7 +100,7 @@ async def test_a_prompt_is_scored_without_an_answer(
 
 
 @trio_test
-async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nothing_but_the_echo_is_streamed(autojump_clock: MockClock) -> None:
     """Each choice is one chunk, and the usage counts no token of an answer."""
     fields = {"prompt": ["ab", "c"], "n": 2, "max_tokens": 0, "echo": True, "stream": True}
     _, response = await post("/v1/completions", "x", stream_options={"include_usage": True}, **fields)
@@ -122,7 +114,7 @@ async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.Moc
 
 
 @trio_test
-async def test_choices_share_their_prompts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_choices_share_their_prompts(autojump_clock: MockClock) -> None:
     """It is computed once for all of them; every one has it."""
     submits, body = await complete(*"abcdef", prompt=["one", "two!"], n=3, echo=True, logprobs=0)
     assert sorted(submit.prompt_logprobs is not None for submit in submits) == [False] * 4 + [True] * 2
@@ -133,7 +125,7 @@ async def test_choices_share_their_prompts(autojump_clock: trio.testing.MockCloc
 
 
 @trio_test
-async def test_without_an_echo_nothing_is_computed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_without_an_echo_nothing_is_computed(autojump_clock: MockClock) -> None:
     """Nor with an echo and no log-probabilities."""
     for fields in ({"logprobs": 2}, {"echo": True}, {}):
         submits, body = await complete("x", **fields)

@@ -53,8 +53,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({REPETITION: {"max_pattern_size": 4, "min_count": 2, "min_pattern_size": 5}}, REPETITION, "at most"),
     ],
     "completions": [
-        ({"best_of": 3, "n": 2}, "best_of", "not supported here"),
-        ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
         ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "with echo: true it needs"),
         ({"min_tokens": 17}, "min_tokens", "at most"),
         ({"max_tokens": 0}, "", "max_tokens: 0 needs echo: true"),
@@ -65,7 +63,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({"prompt": [1, "a"]}, "prompt", "each prompt"),
         ({"prompt": [[1], [1.5]]}, "prompt", "each prompt"),
         ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
-        ({"prompt": [-1]}, "prompt", "vocabulary of 8192"),
         ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
         ({**SCORED, "prompt": "x" * 12_000, "n": 4}, "logprobs", "at most"),
         ({**SCORED, "prompt": ["x" * 2_000] * 70}, "logprobs", "at most"),
@@ -84,20 +81,16 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type", "'json_schema'"),
         ({"text": {"format": format_of(**NOT_NULL)}}, "text.format.schema.items.not", ""),
         ({"background": True, "store": False}, "", "background: needs `store`"),
-        ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
         ({"max_output_tokens": 50_000}, "max_tokens", "context"),
     ],
     "messages": [
         ({"max_tokens": None}, "", "max_tokens: "),
-        ({"temperature": 1.5}, "", "temperature: "),
-        ({"messages": []}, "", "messages: "),
         ({"messages": [{"role": 5, "content": "x"}]}, "", "messages.0.role: "),
         ({"messages": [{"role": "user", "content": [5]}]}, "", "messages.0.content.0: "),
         ({"messages": USED}, "", "cannot contain tool_use"),
         ({"tool_choice": {"type": "any"}}, "", "tool_choice: there are no tools to call"),
         ({"tool_choice": {"type": "tool"}}, "", "tool_choice: type 'tool' needs a name"),
         ({"output_config": {"format": format_of(type="objekt")}}, "", "output_config.format.schema.type: "),
-        ({"mcp_servers": [{"url": "x"}]}, "", "'mcp_servers' is not supported here: "),
         ({"max_tokens": 50_000}, "", "exceed context limit: 19 + 50000 > 40960, "),
     ],
     "embeddings": [
@@ -108,11 +101,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({"input": ["a"] * 2049}, "input", "at most 2048"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
-        ({"input": "a", "messages": [{}]}, "messages", "send texts"),
         ({"input": "a", "dimensions": 3}, "model", "/v1/chat/completions"),
     ],
     "rerank": [
-        ({"documents": []}, "documents", "at least 1"),
         ({"documents": [1]}, "documents.0", "valid dictionary"),
         ({"documents": [{"title": "x"}]}, "documents.0.text", "required"),
         ({"documents": ["a"] * 2049}, "documents", "at most 2048"),
@@ -137,7 +128,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({**LABELS, "query": "x" * (1 << 18) + "x"}, "query", "at most 262144"),
     ],
     "decisions": [
-        ({"questions": []}, "questions", "at least 1"),
         ({"questions": [PREDICATE] * 401}, "questions", "at most 400"),
         ({"input": []}, "input", "at least 1"),
         (choices("a"), "questions.0.choices", "at least 2"),
@@ -146,11 +136,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         (choices(1, "a"), "questions.0.choices.0.value", ""),
         (choices(*map(str, range(256))), "questions.0.choices", "at most 255"),
         (choices("a", "b", instructions=""), "questions.0.instructions", "at least 1"),
-        ({"questions": [{"type": "box", "instructions": "i"}]}, "questions.0", "box"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input", "'msg_1'"),
     ],
     "systemone": [
-        ({"images": ["data:image/png;base64,AAAA"]}, "images", "text only"),
         ({"questions": {"q": {"type": "choice", "criteria": {"": ""}}}}, "questions.q.criteria.", ""),
     ],
     "tokenize": [
@@ -162,7 +150,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
     ],
     "detokenize": [
         ({"tokens": [9999]}, "tokens", "vocabulary"),
-        ({"tokens": [-1]}, "tokens.0", "greater than or equal to 0"),
     ],
 }
 CASES = [(path, *case) for path, cases in REFUSED.items() for case in cases]

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from itertools import groupby
 from typing import Any
 
 import msgspec
 import pytest
-import trio
-import trio.testing
-from pydantic import TypeAdapter
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.unknown_fields import HEADER
 from api.dialects.responses.conversation import input_messages
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.store import ResponseStore, Turn, messages_json
-from scheduler.service import Scheduler
-from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import client_of, prompts, served
+from tests.api.client import prompts, served
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.api.transcripts import named_events, response_of
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
 
 TOOLS = [{"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}]
 
@@ -47,69 +42,54 @@ def content(response: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+PART = ["output_item.added", "content_part.added"]
+OVER = ["content_part.done", "output_item.done"]
+KINDS = [
+    *("created", "in_progress"),
+    *(*PART, "reasoning_text.delta", "reasoning_text.done", *OVER),
+    *(*PART, "output_text.delta", "output_text.done", *OVER),
+    *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", OVER[1]),
+    "completed",
+]
+
+
 @trio_test
-async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_golden_transcript(autojump_clock: MockClock) -> None:
     """Event by event; the last one has everything that was streamed."""
     events = await ask(SAID, tools=TOOLS, stream=True)
-    kinds: list[str] = []
-    for event in events:
-        if not kinds or kinds[-1] != event["type"]:
-            kinds.append(event["type"])
-    assert [kind.removeprefix("response.") for kind in kinds] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-        "completed",
-    ]
+    kinds = [kind.removeprefix("response.") for kind, _ in groupby(event["type"] for event in events)]
+    assert kinds == KINDS
     assert content(response_of(events)) == content(await ask(SAID, tools=TOOLS))
 
 
 @trio_test
-async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testing.MockClock) -> None:
+async def test_max_output_tokens_makes_it_incomplete(autojump_clock: MockClock) -> None:
     """The last event is `response.incomplete`, with the reason; the truncated item is marked."""
     events = await ask("one two three", max_output_tokens=7, stream=True)
-    whole = await ask("one two three", max_output_tokens=7)
     assert events[-1]["type"] == "response.incomplete"
-    for response in (response_of(events), whole):
-        assert response["status"] == "incomplete"
-        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
-        assert response["output"][-1]["status"] == "incomplete"
+    response = response_of(events)
+    assert content(response) == content(await ask("one two three", max_output_tokens=7))
+    assert response["status"] == response["output"][-1]["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 @trio_test
-async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_engine_death_is_a_failed_response(autojump_clock: MockClock) -> None:
     """Never a completed one; a client that waits for the whole answer gets a status instead."""
     for stream in (True, False):
         async with served(LoopbackLauncher(faulty(die_at_step=3))) as client:
             response = await client.post("/v1/responses", json={"input": "x", "stream": stream})
         if stream:
             last = named_events(response.text)[-1]
-            assert last["type"] == "response.failed"
-            assert last["response"]["status"] == "failed"
+            assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
             assert last["response"]["error"]["code"] == "server_error"
-            assert last["response"]["error"]["message"]
         else:
             assert response.status_code == 500
             assert response.json()["error"]["code"] == "poisonous_request"
 
 
 @trio_test
-async def test_a_conversation_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_conversation_goes_on(autojump_clock: MockClock) -> None:
     """From a stored response, and from its items and references to them, as clients send them: the prompt is
     the same. Instructions belong to one response."""
     launcher = Playback(SAID, "It is noon.", "It is noon.", "It is noon.")
@@ -145,7 +125,7 @@ async def test_a_conversation_goes_on(autojump_clock: trio.testing.MockClock) ->
 
 
 @trio_test
-async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_response_can_be_deleted(autojump_clock: MockClock) -> None:
     """Then it is not found; responses that continued it keep its messages."""
     async with served(Playback("one", "two", "three")) as client:
         first = (await client.post("/v1/responses", json={"input": "a"})).json()["id"]
@@ -164,41 +144,6 @@ async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock)
         assert (await client.post("/v1/responses", json=third)).json()["usage"]["input_tokens"] == len(
             "<user>a\n<assistant>one\n<user>b\n<assistant>two\n<user>c\n<assistant>"
         )
-
-
-def running_ids(scheduler: Scheduler) -> list[str]:
-    """httpx's in-process transport shows a body only when it is complete."""
-    return [record.request.public_id for record in scheduler.pool.records]
-
-
-@trio_test
-async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.MockClock) -> None:
-    """Its slot is free, its client sees the end, and the output so far is stored."""
-    plan = ScriptedPlan(step_seconds=1.0)
-    scheduler = make_scheduler(LoopbackLauncher(), plan)
-    store = ResponseStore(4, 1 << 20)
-    streams: list[Any] = []
-    async with running(scheduler), client_of(scheduler, responses=store) as client:
-
-        async def stream() -> None:
-            body = {"input": "go on", "stream": True, "max_output_tokens": 20_000}
-            streams.append(await client.post("/v1/responses", json=body))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stream)
-            await trio.sleep(10.5)
-            (response_id,) = running_ids(scheduler)
-            cancelled = await client.post(f"/v1/responses/{response_id}/cancel")
-            await scheduler.wait_idle()
-        again = await client.post(f"/v1/responses/{response_id}/cancel")
-        stored = await client.get(f"/v1/responses/{response_id}")
-    events = named_events(streams[0].text)
-    assert events[-1]["type"] == "response.incomplete"
-    response = response_of(events)
-    assert response["status"] == "cancelled"
-    assert len(response["output"][0]["content"][0]["text"].split()) >= 5
-    assert cancelled.json() == stored.json() == response
-    assert (again.status_code, again.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def turn(content: str) -> Turn:
@@ -264,32 +209,26 @@ def test_a_stored_response_is_charged_what_it_holds() -> None:
 
 
 @trio_test
-async def test_vllms_sampling_fields_reach_the_engine(autojump_clock: trio.testing.MockClock) -> None:
-    """By the same names as in chat completions, and with the same meaning."""
+async def test_vllms_sampling_fields_reach_the_engine(autojump_clock: MockClock) -> None:
+    """By the same names as in chat completions, and with the same meaning; a timeout is kept."""
     fields = {
         **{"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 3, "repetition_penalty": 1.5},
         **{"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {"65": 1}, "min_tokens": 2},
-        **{"stop_token_ids": [7], "cache_salt": "mine", "ignore_eos": True},
+        **{"stop_token_ids": [7], "cache_salt": "mine", "ignore_eos": True, "max_tokens": 100},
     }
     async with served(launcher := Playback("one. two")) as client:
-        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100, **fields}
+        chat = {"messages": [{"role": "user", "content": "x"}], **fields}
         await client.post("/v1/chat/completions", json=chat)
-        body = {"input": "x", "max_output_tokens": 100, "stop": ".", **fields}
-        response = (await client.post("/v1/responses", json=body)).json()
-        whole = await client.post("/v1/responses", json={**body, "include_stop_str_in_output": True})
+        await client.post("/v1/responses", json={"input": "x", **fields})
         late = await client.post("/v1/responses", json={"input": "x", "ignore_eos": True, "timeout": 0.5})
     first, second, *_ = launcher.submits
     assert msgspec.structs.replace(second, request_id=first.request_id) == first
     assert (first.sampling.top_k, first.min_tokens, first.salt) == (7, 2, "mine")
-    assert response["output"][0]["content"][0]["text"] == "one"
-    assert whole.json()["output"][0]["content"][0]["text"] == "one."
     assert late.status_code == 504
 
 
 @trio_test
-async def test_a_socket_is_refused_so_that_codex_posts_at_once(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_socket_is_refused_for_codex(autojump_clock: MockClock) -> None:
     """It tries again five times after any other status than 426. Without an upgrade it is a wrong method."""
     asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     async with served(LoopbackLauncher()) as client:
@@ -302,7 +241,7 @@ async def test_a_socket_is_refused_so_that_codex_posts_at_once(
 
 
 @trio_test
-async def test_tokens_are_counted_as_they_are_used(autojump_clock: trio.testing.MockClock) -> None:
+async def test_tokens_are_counted_as_they_are_used(autojump_clock: MockClock) -> None:
     """With tools, instructions and what is stored; nothing is generated."""
     launcher = Playback("one", "two")
     async with served(launcher, answer_format=HERMES) as client:
@@ -327,7 +266,7 @@ ADDED: Any = {
 
 
 @trio_test
-async def test_tools_of_items_are_offered(autojump_clock: trio.testing.MockClock) -> None:
+async def test_tools_of_items_are_offered(autojump_clock: MockClock) -> None:
     """Codex sends all of its tools so. They are called under the client's names, stay with a stored
     conversation, and a later one of a name takes the place of the earlier. What cannot be read is named."""
     call = '<tool_call>\n{"name": "exec", "arguments": {"input": "ls"}}\n</tool_call>'
@@ -367,7 +306,7 @@ SHOWN: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SHOWN)
 @trio_test
 async def test_reasoning_is_shown_where_it_is_asked_for_and_comes_back_whole(
-    name: str, autojump_clock: trio.testing.MockClock
+    name: str, autojump_clock: MockClock
 ) -> None:
     """Copilot CLI prints any item's content as the answer. With `store: false` clients send back what they
     got: the next prompt has the thought, whichever members they keep."""
@@ -379,11 +318,9 @@ async def test_reasoning_is_shown_where_it_is_asked_for_and_comes_back_whole(
     texts = {shown: [part["text"] for part in thought[shown]] for shown in ("summary", "content")}
     assert texts == {"summary": [], "content": [], **({member: ["why"]} if member else {})}
     sealed = {name: thought[name] for name in ("type", "id", "encrypted_content")}
-    counts = set()
     for item in (thought, {**sealed, "summary": []}):
         body = {"input": [item, *rest, {"type": "function_call_output", "call_id": "a", "output": "12"}]}
-        asked_again = TypeAdapter(CreateResponse).validate_python(body)
-        messages = list(input_messages(asked_again.input, lambda name: pytest.fail(name)))
+        read = CreateResponse.model_validate(body).input
+        messages = list(input_messages(read, lambda name: pytest.fail(name)))
+        assert [message["role"] for message in messages] == ["assistant", "tool"]
         assert messages[0]["reasoning_content"] == "why"
-        counts.add(len(messages))
-    assert len(counts) == 1

@@ -17,7 +17,7 @@ from tests.fakes.scheduling import ask
 
 
 class Waiting:
-    """A stream with events to take, or with none."""
+    """A stream with events to take."""
 
     def __init__(self, events: int) -> None:
         self.waiting = deque(TextDelta(str(number)) for number in range(events))

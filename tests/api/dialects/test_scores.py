@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.dialects.readings import numbers
 from api.served_models import ServedModel
@@ -57,7 +56,7 @@ def found(tokens: list[int], labels: int) -> list[float]:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
 @trio_test
-async def test_documents_come_by_relevance(path: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_documents_come_by_relevance(path: str, autojump_clock: MockClock) -> None:
     """Each with its place in the request, its score and its text."""
     response = await post({"documents": DOCUMENTS}, path)
     assert response.status_code == 200, response.text
@@ -73,7 +72,7 @@ async def test_documents_come_by_relevance(path: str, autojump_clock: trio.testi
 
 
 @trio_test
-async def test_top_n_and_no_documents(autojump_clock: trio.testing.MockClock) -> None:
+async def test_top_n_and_no_documents(autojump_clock: MockClock) -> None:
     """The best ones only, and without their texts; documents may be objects."""
     whole = (await post({"documents": DOCUMENTS})).json()["results"]
     objects = [{"text": document} for document in DOCUMENTS]
@@ -85,9 +84,7 @@ async def test_top_n_and_no_documents(autojump_clock: trio.testing.MockClock) ->
 
 
 @trio_test
-async def test_a_query_is_not_copied_for_documents_that_still_wait(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_query_is_not_copied_for_each_document(autojump_clock: MockClock) -> None:
     """A body of some kilobytes would come to 80 MB, before the first document is accepted or refused."""
     body = {"query": "q" * 20_000, "instruction": "i" * 20_000, "documents": ["d"] * 2048}
     await post({"documents": DOCUMENTS})
@@ -102,7 +99,7 @@ async def test_a_query_is_not_copied_for_documents_that_still_wait(
 
 
 @trio_test
-async def test_an_instruction_goes_into_the_pair(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_instruction_goes_into_the_pair(autojump_clock: MockClock) -> None:
     """The body's, or the model's own."""
     body = {"documents": ["apple"], "instruction": "be kind"}
     (result,) = (await post(body)).json()["results"]
@@ -110,7 +107,7 @@ async def test_an_instruction_goes_into_the_pair(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_a_document_beyond_the_context_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_document_beyond_the_context_is_refused(autojump_clock: MockClock) -> None:
     response = await post({"documents": ["a", "x" * 500]})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "documents")
 
@@ -122,7 +119,7 @@ SPELLINGS = [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
 @trio_test
 async def test_pairs_are_scored_in_their_order(
-    first: str, second: str, path: str, autojump_clock: trio.testing.MockClock
+    first: str, second: str, path: str, autojump_clock: MockClock
 ) -> None:
     """By a reranker and by a chat model, in each spelling of vLLM's; one first text stands for all."""
     for sides in (("a fruit", DOCUMENTS), (["a fruit"], DOCUMENTS), (["a fruit"] * 4, DOCUMENTS)):
@@ -144,9 +141,7 @@ async def test_pairs_are_scored_in_their_order(
 
 @pytest.mark.parametrize("softmax", [True, False])
 @trio_test
-async def test_labels_are_scored_behind_each_item(
-    softmax: bool, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_labels_are_scored_behind_each_item(softmax: bool, autojump_clock: MockClock) -> None:
     """SGLang's form: no template, texts or token ids, the item behind the query or before it."""
     labels, asked_for = [65, 66, 65], {"label_token_ids": [65, 66, 65], "apply_softmax": softmax}
     forms: list[tuple[dict[str, Any], list[list[int]]]] = [
@@ -183,8 +178,5 @@ def test_a_template_without_roles_gets_the_model_cards_prompt() -> None:
 def test_a_template_with_roles_gets_messages_of_them() -> None:
     prompt = RERANKER.pair("Q", "D")
     assert isinstance(prompt, ChatPrompt)
-    assert [(message["role"], message["content"]) for message in prompt.messages] == [
-        ("system", "be strict"),
-        ("query", "Q"),
-        ("document", "D"),
-    ]
+    said = [(message["role"], message["content"]) for message in prompt.messages]
+    assert said == [("system", "be strict"), ("query", "Q"), ("document", "D")]

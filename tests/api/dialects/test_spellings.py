@@ -68,6 +68,14 @@ DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 GBNF = 'root ::= "a" | "b"'
 
+LOOSE = {"name": "n", "schema": SCHEMA}
+STRICT = {**LOOSE, "strict": True}
+
+
+def fits(place: str, *, exact: bool = True) -> JsonText:
+    return JsonText(SCHEMA, f"{place}.schema", exact=exact)
+
+
 EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "max_tokens": [(7, 7)],
     "max_completion_tokens": [(7, 7)],
@@ -86,42 +94,22 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "reasoning.max_tokens": [(5, 5)],
     "response_format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "response_format")),
-        ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "response_format.schema")),
-        (
-            {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
-            JsonText(SCHEMA, "response_format.json_schema.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "schema": SCHEMA},
-            JsonText(SCHEMA, "response_format.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True}},
-            JsonText(SCHEMA, "response_format.json_schema.schema"),
-        ),
+        ({"type": "json_object", "schema": SCHEMA}, fits("response_format")),
+        ({"type": "json_schema", "json_schema": LOOSE}, fits("response_format.json_schema", exact=False)),
+        ({"type": "json_schema", "schema": SCHEMA}, fits("response_format", exact=False)),
+        ({"type": "json_schema", "json_schema": STRICT}, fits("response_format.json_schema")),
         ({"type": "text"}, None),
     ],
     "text.format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "text.format")),
-        ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "text.format.schema")),
-        (
-            {"type": "json_schema", "name": "n", "schema": SCHEMA},
-            JsonText(SCHEMA, "text.format.schema", exact=False),
-        ),
-        (
-            {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True},
-            JsonText(SCHEMA, "text.format.schema"),
-        ),
+        ({"type": "json_object", "schema": SCHEMA}, fits("text.format")),
+        ({"type": "json_schema", **LOOSE}, fits("text.format", exact=False)),
+        ({"type": "json_schema", **STRICT}, fits("text.format")),
     ],
-    "output_config.format": [
-        ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_config.format.schema"))
-    ],
+    "output_config.format": [({"type": "json_schema", "schema": SCHEMA}, fits("output_config.format"))],
     "output_format": [
-        (
-            {"type": "json_schema", "schema": SCHEMA, "strict": False},
-            JsonText(SCHEMA, "output_format.schema", exact=False),
-        ),
-        ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_format.schema")),
+        ({"type": "json_schema", "schema": SCHEMA, "strict": False}, fits("output_format", exact=False)),
+        ({"type": "json_schema", "schema": SCHEMA}, fits("output_format")),
     ],
     "structured_outputs.json": [(SCHEMA, JsonText(SCHEMA, "structured_outputs.json"))],
     "structured_outputs.regex": [("a+", Pattern("a+", "structured_outputs.regex"))],

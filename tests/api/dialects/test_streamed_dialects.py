@@ -7,8 +7,7 @@ import json
 from typing import Any
 
 import pytest
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import served
@@ -48,7 +47,7 @@ AGENTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 @pytest.mark.parametrize("agent", AGENTS)
 @trio_test
 async def test_agents_get_the_calls_of_their_own_tools(
-    agent: str, name: str, autojump_clock: trio.testing.MockClock
+    agent: str, name: str, autojump_clock: MockClock
 ) -> None:
     """Their recorded requests are answered with code in the arguments, streamed while it is written, and
     whole."""
@@ -83,7 +82,7 @@ STREAMING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("path", STREAMING)
 @trio_test
 async def test_a_stream_that_waits_is_read_by_the_strictest_readers(
-    path: str, autojump_clock: trio.testing.MockClock
+    path: str, autojump_clock: MockClock
 ) -> None:
     """Nothing comes before the first event, and something in each 15 s of silence. openai-go of 2025 takes
     each empty line for the end of an event with data; langchaingo and SGLang's load tester take each other

@@ -6,19 +6,17 @@ from typing import Any
 
 import httpx
 import pytest
-import trio
-import trio.testing
 from structlog.testing import capture_logs
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from api.bodies.unknown_fields import HEADER
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
 from scheduler.prompt.preparation import Preparation
-from tests.api.client import client_of
+from tests.api.client import served
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import FOLDER, make_scheduler, running
+from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.notations import form
 
 SAID = "<think>0123456789</think>" + "and then some more words"
@@ -32,20 +30,8 @@ async def post(
 ) -> httpx.Response:
     """To a server of an operator's defaults `CONFIG`."""
     preparation = Preparation(ByteTokenizer(answer_format), FOLDER, CONFIG)
-    scheduler = make_scheduler(Playback(said), preparation=preparation)
-    async with running(scheduler), client_of(scheduler) as client:
-        response = await client.post(path, json={"model": "tiny", **body})
-        await scheduler.wait_idle()
-    return response
-
-
-async def chat_tokens(**body: Any) -> tuple[str, int]:
-    response = await post("/v1/chat/completions", messages=QUESTION, max_tokens=60, **body)
-    answer = response.json()
-    return (
-        answer["choices"][0]["message"]["reasoning_content"],
-        answer["usage"]["completion_tokens_details"]["reasoning_tokens"],
-    )
+    async with served(Playback(said), preparation=preparation) as client:
+        return await client.post(path, json={"model": "tiny", **body})
 
 
 CHATS: list[tuple[dict[str, Any], int]] = [
@@ -53,6 +39,7 @@ CHATS: list[tuple[dict[str, Any], int]] = [
     ({"reasoning_effort": "low"}, 4),
     ({"reasoning_effort": "medium"}, 8),
     ({"reasoning_effort": "high"}, 10),
+    ({"thinking_token_budget": 0}, 0),
     ({"thinking_token_budget": 3}, 3),
     ({"thinking_token_budget": 3, "reasoning_effort": "high"}, 3),
     ({"thinking_token_budget": -1, "reasoning_effort": "low"}, 10),
@@ -63,27 +50,20 @@ CHATS: list[tuple[dict[str, Any], int]] = [
 @pytest.mark.parametrize(("body", "tokens"), CHATS, ids=str)
 @trio_test
 async def test_a_chat_reasons_for_as_long_as_it_may(
-    body: dict[str, Any], tokens: int, autojump_clock: trio.testing.MockClock
+    body: dict[str, Any], tokens: int, autojump_clock: MockClock
 ) -> None:
     """The body's number, its effort by the operator's table, the operator's default; usage agrees."""
-    assert await chat_tokens(**body) == ("0123456789"[:tokens], tokens)
-
-
-@trio_test
-async def test_a_budget_of_nothing_is_an_empty_thought(autojump_clock: trio.testing.MockClock) -> None:
-    """The model opened it; the end follows at once, and then its words."""
-    response = await post("/v1/chat/completions", messages=QUESTION, max_tokens=60, thinking_token_budget=0)
+    response = await post("/v1/chat/completions", messages=QUESTION, max_tokens=60, **body)
     answer = response.json()
-    assert not answer["choices"][0]["message"].get("reasoning_content")
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
-    assert answer["choices"][0]["message"]["content"].startswith(SAID[15:])
+    message = answer["choices"][0]["message"]
+    assert message.get("reasoning_content", "") == "0123456789"[:tokens]
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == tokens
+    assert "and then some" in message["content"]
 
 
 @pytest.mark.parametrize(("budget", "tokens"), [(1, 1), (6, 6), (4096, 10)])
 @trio_test
-async def test_anthropic_s_budget_is_kept(
-    budget: int, tokens: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_anthropic_s_budget_is_kept(budget: int, tokens: int, autojump_clock: MockClock) -> None:
     """Over the effort, too."""
     thinking = {"type": "enabled", "budget_tokens": budget}
     response = await post(
@@ -110,7 +90,7 @@ async def test_anthropic_s_budget_is_kept(
 )
 @trio_test
 async def test_a_budget_that_cannot_be_kept_is_named(
-    path: str, body: dict[str, Any], name: str, autojump_clock: trio.testing.MockClock
+    path: str, body: dict[str, Any], name: str, autojump_clock: MockClock
 ) -> None:
     """If the model has no marks around reasoning, the header names the budget among the unknown fields,
     and so does the log."""
@@ -129,7 +109,7 @@ async def test_a_budget_that_cannot_be_kept_is_named(
 )
 @trio_test
 async def test_no_other_budget_is_named(
-    answer_format: AnswerFormat, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+    answer_format: AnswerFormat, body: dict[str, Any], autojump_clock: MockClock
 ) -> None:
     """Nor one that the client did not send."""
     response = await post("/v1/chat/completions", SAID, answer_format, messages=QUESTION, **body)
@@ -138,21 +118,14 @@ async def test_no_other_budget_is_named(
 
 
 @trio_test
-async def test_harmonys_end_leads_to_its_next_message(autojump_clock: trio.testing.MockClock) -> None:
+async def test_harmonys_end_leads_to_its_next_message(autojump_clock: MockClock) -> None:
     """`<|end|>` alone would leave gpt-oss without a turn to go on in. What it would have reasoned further is
     not said."""
     further = "x" * len("<|end|><|start|>assistant")
     said = f"<|channel|>analysis<|message|>0123{further}<|channel|>final<|message|>the answer"
     harmony = AnswerFormat(layout=Layout.HARMONY)
-    response = await post(
-        "/v1/chat/completions",
-        said,
-        harmony,
-        messages=QUESTION,
-        max_tokens=len(said),
-        reasoning_effort="low",
-    )
-    answer = response.json()
+    asked = {"messages": QUESTION, "max_tokens": len(said), "reasoning_effort": "low"}
+    answer = (await post("/v1/chat/completions", said, harmony, **asked)).json()
     message = answer["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("0123", "the answer")
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 4

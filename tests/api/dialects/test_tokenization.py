@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
 from scheduler.prompt.preparation import Preparation
 from tests.api.client import served
@@ -29,7 +28,7 @@ async def test_a_text_goes_to_ids_and_back(base: str) -> None:
 
 
 @trio_test
-async def test_a_long_text_is_answered_in_slices(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_long_text_is_answered_in_slices(autojump_clock: MockClock) -> None:
     """Its ids are a list in which no run of them is lost or joined to the next."""
     text = "abcde" * 10_000
     async with served(LoopbackLauncher()) as client:
@@ -41,7 +40,7 @@ async def test_a_long_text_is_answered_in_slices(autojump_clock: trio.testing.Mo
 
 
 @trio_test
-async def test_messages_are_counted_as_chat_counts_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_messages_are_counted_as_chat_counts_them(autojump_clock: MockClock) -> None:
     """Through the same template, with the same text for a prefill."""
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     prefill = {"continue_final_message": True, "add_generation_prompt": False}
@@ -65,9 +64,7 @@ class BeginningTokenizer(ByteTokenizer):
 
 
 @trio_test
-async def test_a_text_counts_with_what_the_tokenizer_puts_before_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_text_counts_with_its_special_tokens(autojump_clock: MockClock) -> None:
     """As vLLM's `add_special_tokens`, true by default, and equally in completions, echoes and
     `/tokenize`; messages have what their template writes."""
     launcher, preparation = Playback("ab"), Preparation(BeginningTokenizer(), FOLDER)

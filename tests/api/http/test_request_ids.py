@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
@@ -23,6 +23,8 @@ OURS = re.compile(r"req_[0-9a-f]{24}")
 MINE = {"x-request-id": "agent-7/turn-3"}
 
 
+@example(b"x" * MAX_CHARACTERS)
+@example(b"x" * MAX_CHARACTERS + b"x")
 @given(st.binary(max_size=200) | st.from_regex(rb"[A-Za-z0-9._~:/+=@-]{1,130}", fullmatch=True))
 def test_a_clients_own_id_is_taken_as_it_is_or_ours_takes_its_place(value: bytes) -> None:
     """An accepted id is printable ASCII without spaces, quotes or line breaks, and short. The first of

@@ -332,7 +332,7 @@ def _from(headers: dict[str, str]) -> Callable[[], list[Ask]]:
     """Everything that a page could try to read, by both methods."""
     said = {"model": "penstock-embedded", **_chat(), "max_tokens": 4}
     return lambda: [
-        Ask("/v1/cache", headers=headers),
+        Ask("/v1/cache?text_tokens=200", headers=headers),
         Ask("/v1/scheduler", headers=headers),
         Ask("/v1/models", headers=headers),
         Ask(CHAT, said, headers),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,6 +16,7 @@ from scheduler.answer.answer_format import (
     tool_syntax,
 )
 from scheduler.answer.assembly import Assembly
+from scheduler.answer.detokenizer import ByteTable, Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.text_stream import Heavy
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
@@ -186,20 +186,15 @@ class Message:
         return tuple((name, json.loads(text)) for name, text in zip(self.names, self.arguments, strict=True))
 
 
-class Chunks:
+class Chunks(Detokenizer):
     """A detokenizer whose tokens are any pieces of bytes."""
 
-    begun = True
-
     def __init__(self) -> None:
+        super().__init__(ByteTable(lambda token_id: None))
         self.chunk = b""
-        self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token_id: int) -> str:
         return self._decoder.decode(self.chunk)
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
 
 
 def fed(answer: AnswerPipeline, chunk: bytes) -> Iterator[AnswerPiece | Heavy]:

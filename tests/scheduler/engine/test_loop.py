@@ -126,7 +126,8 @@ class _Run(HeardLoop):
         there = self.open
         outputs = super().iterate(*commands)
         stepped = self.backend.take_stepped()
-        named = {one.request_id for output in outputs for one in (*output.tokens, *output.prefills)}
+        named = {token.request_id for output in outputs for token in output.tokens}
+        named |= {progress.request_id for output in outputs for progress in output.prefills}
         ended_now = {retired.request_id for output in outputs for retired in output.retired}
         assert named | ended_now <= there, "something is said of nobody"
         assert cancelled <= ended_now, "a cancel is answered in its own turn"

@@ -13,6 +13,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import SupervisionConfig
 from scheduler.engines.death import Death
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
+from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
@@ -178,3 +179,23 @@ async def test_a_model_whose_files_cannot_be_read_is_a_reported_reason(autojump_
 
     with pytest.raises(EngineNeverReady, match=r"^the model's files cannot be read: .* is gone$"):
         await Unreadable().supervisor(LivesLauncher(healthy)).run()
+
+
+@trio_test
+async def test_a_hung_engine_is_not_asked_politely_to_end(autojump_clock: MockClock) -> None:
+    """The launcher hears that it hangs, and kills it."""
+    channels: list[Channel] = []
+
+    def connected(stream: trio.abc.Stream) -> Channel:
+        channels.append(Channel(stream))
+        return channels[-1]
+
+    supervisor = Heard().supervisor(LivesLauncher(healthy, channel=connected))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(1)
+        supervisor.declare_hung("no step")
+        await trio.sleep(0.1)
+        assert supervisor.death_cause is DeathCause.HUNG
+        assert [channel.unresponsive for channel in channels] == [True]
+        nursery.cancel_scope.cancel()

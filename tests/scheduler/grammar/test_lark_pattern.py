@@ -75,6 +75,7 @@ def test_a_lark_grammar_is_a_pattern(grammar: str, text: str, fits: bool) -> Non
         ('start: "(" start ")" | ', "'start' contains itself"),
         ("start: a{b}\na{x}: x", "a"),
         ("start: A\n%import python.A", "common"),
+        ("start: A\n%declare A", "%declare"),
         ('start: ("a"', "missing"),
         ("start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(2000)), "nested too deeply"),
         ("start: " + "(" * 2000, "nested too deeply"),

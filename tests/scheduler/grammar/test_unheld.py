@@ -65,7 +65,7 @@ KEYWORDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "patternProperties": ({"type": "object", "patternProperties": {"^x": {"const": 1}}}, {"x": 1}, {"x": 2}),
     "prefixItems": ({"type": "array", "prefixItems": [{"const": 1}]}, [1], [2]),
     "properties": (_A, {"a": 1}, {"a": "x"}),
-    "propertyNames": ({**_A, "propertyNames": {"maxLength": 1}}, {"a": 1}, {"aa": 1}),
+    "propertyNames": ({**_A, "propertyNames": {"type": "string", "maxLength": 1}}, {"a": 1}, {"aa": 1}),
     "required": ({**_A, "required": ["a"]}, {"a": 1}, {}),
     "then": ({"if": {"type": "string"}, "then": {"const": "a"}}, "a", "b"),
     "type": ({"type": "integer"}, 1, "x"),
@@ -139,6 +139,14 @@ def test_the_table_has_every_keyword_of_the_drafts() -> None:
     known = {name for uri in drafts for name in REGISTRY.contents(uri).get("properties", {})}
     assert {"extends", "dependentSchemas", "$recursiveRef", "uniqueItems"} <= known
     assert known - SAYS_NOTHING == KEYWORDS.keys()
+
+
+def test_no_more_is_lost_than_a_keyword_says() -> None:
+    """Exclusive alternatives stay alternatives, and `additionalItems` without a list says nothing."""
+    grammar, named = held({"oneOf": [{"type": "integer"}, {"type": "number"}]})
+    assert (named, allows(grammar, 1), allows(grammar, "x")) == (("/oneOf",), True, False)
+    grammar, named = held({"type": "array", "additionalItems": {"const": 1}})
+    assert (named, allows(grammar, [2])) == ((), True)
 
 
 def test_many_are_named_by_the_first() -> None:

@@ -82,12 +82,14 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
 
 
 def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
-    """Not at zero, which would be a claim to all that the others ever had."""
+    """Not at zero, which would be a claim to all that the others ever had. So does a tenant's new session."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     for _ in range(10):
-        serve(ledger, "worker", 100, 0.0)
+        serve(ledger, "worker", 100, 0.0, "old")
     tenant, _ = ledger.arrive(ticket("newcomer"))
-    assert 900 <= ledger.attained_tokens(tenant, 0.0) <= 1000
+    _, session = ledger.arrive(ticket("worker", "new"))
+    for account in (tenant, session):
+        assert 900 <= ledger.attained_tokens(account, 0.0) <= 1000
 
 
 def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:

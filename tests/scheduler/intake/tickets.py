@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import count
 
 from hypothesis import strategies as st
@@ -63,16 +62,3 @@ class Server:
         self.queue.charge_actual(one, one.uncached_tokens, one.output_tokens, self.now)
         self.served.append(one)
         return one
-
-    def tokens_by_tenant(self, since: int = 0) -> Counter[str]:
-        tokens: Counter[str] = Counter()
-        for one in self.served[since:]:
-            tokens[one.tenant] += one.uncached_tokens
-        return tokens
-
-    def tokens_by_session(self, tenant: str, since: int = 0) -> Counter[str]:
-        tokens: Counter[str] = Counter()
-        for one in self.served[since:]:
-            if one.tenant == tenant:
-                tokens[one.session] += one.uncached_tokens
-        return tokens

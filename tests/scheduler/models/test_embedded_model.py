@@ -39,15 +39,6 @@ def answer(loaded: tuple[Any, Any], *said: str, system: str = "", thinking: bool
     return "".join(piece.text for piece in pieces)
 
 
-def test_mlx_lm_knows_it_by_its_own_means(loaded: tuple[Any, Any]) -> None:
-    """End of answer, tool parser, thinking and streaming detokenizer are inferred, not configured."""
-    tokenizer = loaded[1]
-    assert tokenizer.eos_token_ids == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
-    assert tokenizer.has_tool_calling
-    assert tokenizer.has_thinking
-    assert type(tokenizer.detokenizer).__name__ == "BPEStreamingDetokenizer"
-
-
 @pytest.mark.parametrize(
     ("thing", "code"), [("drone 17", "K4Q-9"), ("drone 71", "B2X-4"), ("pump 17", "Z8A-1")]
 )

@@ -15,15 +15,11 @@ import numpy as np
 import pytest
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
-from transformers import AutoTokenizer
 
 from scheduler.models.kept_folder import MANIFEST
 from scheduler.models.random_qwen3 import (
     EOS_TOKEN_ID,
-    FIRST_ADDED_TOKEN_ID,
-    PAD_TOKEN_ID,
     TINY,
-    TOKENIZER_FOLDER,
     ensure_model,
     random_weights,
 )
@@ -40,11 +36,6 @@ PROMPTS = (
     "1 2 3 4 5",
     "Explain how a queue works. " * 30,
 )
-
-
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Added but not special, as in Qwen3: they survive `skip_special_tokens`, so parsers see them."""
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +119,3 @@ def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", ensure, str(tmp_path)]) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
-
-
-def test_it_loads_as_a_fast_tokenizer_with_exactly_8192_tokens() -> None:
-    """The ids that the model's config names are those of the tokenizer, and the added tokens come last."""
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER_FOLDER)
-    assert tokenizer.is_fast
-    assert len(tokenizer) == TINY.vocabulary == 8192
-    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", EOS_TOKEN_ID)
-    assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|endoftext|>", PAD_TOKEN_ID)
-    added = tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS, *MARKUP_TOKENS])
-    assert added == list(range(FIRST_ADDED_TOKEN_ID, TINY.vocabulary))
-    assert (TOKENIZER_FOLDER / "tokenizer.json").stat().st_size < 600_000

@@ -88,8 +88,9 @@ def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write() -> None
         chat(HALF, template_options={"documents": [HALF]}),
         chat(template_options={"numbers": [0] * LARGE_CHARACTERS}),
     )
-    assert all(map(is_large, large))
-    assert not any(map(is_large, (TextPrompt(TEXT), TokenPrompt((1,) * (LARGE_CHARACTERS + 1)), chat(HALF))))
+    small = TextPrompt(TEXT), TokenPrompt((1,) * (LARGE_CHARACTERS + 1)), chat(HALF)
+    assert all(is_large(prompt) for prompt in large)
+    assert not any(is_large(prompt) for prompt in small)
     many = chat(*["x"] * 10_000)
     assert (is_large(many, max_values=2048), is_large(many)) == (None, False)
     assert is_large(chat(HALF, HALF), max_values=2048) is True

@@ -53,9 +53,8 @@ def test_the_request_s_number_then_its_effort_then_the_operator_s_default() -> N
             assert budget.tokens == table[effort]
         else:
             assert budget.tokens == default
-    for table, tokens in (({"low": 3, "none": 2}, 2), ({"low": 3}, 0)):
-        off = request(None, Reasoning(enabled=False, effort="low"))
-        budget = budget_of(HERMES, off, ThinkingConfig(9, table))
+    for config, tokens in ((ThinkingConfig(9, {"low": 3, "none": 2}), 2), (ThinkingConfig(9, {"low": 3}), 0)):
+        budget = budget_of(HERMES, request(None, Reasoning(enabled=False, effort="low")), config)
         assert budget is not None
         assert budget.tokens == tokens
 

@@ -100,7 +100,9 @@ def test_show_says_what_quantised_weights_take_on_a_processor(
     assert "of weights, in float32 on processors" in output
     assert "of weights with --weights-dtype packed" in output
     assert "many times slower with several rows and long prompts" in output
-    assert "--weights-dtype packed" not in run("show", "owner/small").output
+    small = run("show", "owner/small").output
+    assert "memory      4.1 kB of weights, in float32 on processors" in small, "twice what its file holds"
+    assert "--weights-dtype packed" not in small
 
 
 def test_a_model_is_shown_where_mlx_does_not_work(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

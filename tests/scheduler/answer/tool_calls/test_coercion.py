@@ -158,6 +158,7 @@ def test_no_schema_costs_more_than_the_answers_steps(name: str) -> None:
     assert coerce(value, schema, budget=budget) == value
     # Each loop of the check spends at least a step a turn, so the calls bound the work.
     assert len(spent) <= ANSWER_STEPS + 1
+    assert budget.left < 0 or name in ("chain", "const", "pattern-properties"), "it is too cheap"
 
 
 @given(value=json_values, schema=schemas)

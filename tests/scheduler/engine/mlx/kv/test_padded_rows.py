@@ -1,4 +1,5 @@
-"""Rows of different lengths side by side keep their own content, whichever rows join and leave."""
+"""Rows of different lengths side by side keep their own content, whichever rows join and leave, and are
+counted with the bytes that they take."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ from itertools import count
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry
+from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.shared.row_bytes import RowBytes
+from tests.contracts.journal import kv_bytes
 from tests.examples import examples
+from tests.scheduler.engine.mlx.families import FAMILIES
+from tests.scheduler.engine.mlx.reuse import engine_of, model_of, words
 
 _HEADS, _SIZE = 2, 3
 _TOKEN_BYTES = 2 * _HEADS * _SIZE * 4
@@ -150,3 +157,17 @@ def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, in
         own = [before + tokens for before, tokens in zip(own, kept, strict=True)]
     expected = [[1] * first + [3] * (now - first) for first, now in zip(lengths, own, strict=True)]
     assert _contents(rows) == expected
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("tokens", [5, 40, 300])
+def test_a_row_holds_what_is_counted_for_it(family: str, tokens: int) -> None:
+    """In every kind of cache, short of a window and beyond it; mlx-lm rounds up to 256 tokens."""
+    cache = make_prompt_cache(model := model_of(family))
+    model(mx.array([[0]]), cache=cache)
+    counted = row_bytes(cache)
+    engine = engine_of(family, budget_bytes=0, prefill_chunk_tokens=512, max_slots=1)
+    engine.iterate([engine.submit(words(tokens, 7), max_tokens=3)])
+    engine.iterate()
+    rounding = 256 * (counted.token_bytes + sum(window.token_bytes for window in counted.windows))
+    assert counted.held(tokens) <= kv_bytes(engine.backend) <= counted.held(tokens) + rounding

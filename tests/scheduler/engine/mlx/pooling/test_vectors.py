@@ -3,22 +3,29 @@ chunks."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.device import X86, forced
+from scheduler.engine.mlx.pooling.loading import _read_model
+from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.shared.pooling import PooledTokens, Pooler
 from tests.contracts.journal import prompt_of
 from tests.examples import examples
 from tests.fakes.embedder_folder import SHAPE, write_embedder
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 from tests.scheduler.engine.mlx.pooling.qwen3_alone import Array, Qwen3Alone, unit
+from tests.scheduler.engine.mlx.reuse import words
 from tests.scheduler.engine.mlx.upstream.test_layer_slices import count_evaluations
+from tests.scheduler.engine.mlx.zoo.census import write
 
 LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
 """Around the chunks of 16 and 32 tokens below."""
@@ -101,3 +108,26 @@ def test_linear_layers_follow_the_pooling(tmp_path: Path) -> None:
     weight = np.random.default_rng(5).standard_normal((24, SHAPE.hidden), np.float32)
     expected = weight @ Qwen3Alone(folder).hidden(prompt).mean(axis=0)
     np.testing.assert_allclose(vector, expected, rtol=1e-4)
+
+
+def _hidden(folder: Path) -> mx.array:
+    hidden: mx.array = body_of(_read_model(folder, Pooler(), None)[0])(mx.array([words(24, 1)]))
+    mx.eval(hidden)
+    return hidden
+
+
+def test_vectors_are_those_of_the_other_spelling(tmp_path: Path) -> None:
+    """Saved without the body's prefix, with rotary tables beside."""
+    write("llama", tmp_path, rope_theta=54_321.0)
+    expected = _hidden(tmp_path)
+    weights: Any = mx.load(str(tmp_path / "model.safetensors"))
+    bare = {name.removeprefix("model."): array for name, array in weights.items()}
+    bare["layers.0.self_attn.rotary_emb.inv_freq"] = mx.ones((4,))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), bare)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert float(mx.abs(expected - _hidden(tmp_path)).max()) < 1e-5
+    config["rope_parameters"]["rope_theta"] = 10_000.0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert float(mx.abs(expected - _hidden(tmp_path)).max()) > 0.01, "positions would not show"

@@ -75,7 +75,9 @@ class LogitsAdjustment:
     def __init__(self, params: Sampling, prompt_tokens: int, vocabulary: int) -> None:
         self._params = params
         self._prompt_tokens = prompt_tokens
-        self._bias = _dense_bias(params.logit_bias, vocabulary) if params.logit_bias else None
+        self._bias = mx.zeros((vocabulary,), dtype=mx.float32)
+        for token, value in params.logit_bias:
+            self._bias[token] += value
 
     @staticmethod
     def wanted(params: Sampling) -> bool:
@@ -88,9 +90,7 @@ class LogitsAdjustment:
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
         params = self._params
-        adjusted = logits.astype(mx.float32)
-        if self._bias is not None:
-            adjusted = adjusted + self._bias
+        adjusted = logits.astype(mx.float32) + self._bias
         if params.repetition_penalty != 1.0:
             seen = _counts(tokens, adjusted.shape[-1]) > 0
             penalised = mx.where(
@@ -102,12 +102,6 @@ class LogitsAdjustment:
             adjusted = adjusted - params.frequency_penalty * counts
             adjusted = adjusted - params.presence_penalty * (counts > 0)
         return adjusted
-
-
-def _dense_bias(logit_bias: tuple[tuple[int, float], ...], vocabulary: int) -> mx.array:
-    indices = mx.array([token for token, _ in logit_bias])
-    values = mx.array([value for _, value in logit_bias], dtype=mx.float32)
-    return mx.zeros((vocabulary,), dtype=mx.float32).at[indices].add(values)
 
 
 def _counts(tokens: mx.array, vocabulary: int) -> mx.array:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.mlx import backend
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut
 from tests.examples import examples
+from tests.scheduler.engine.mlx.reuse import engine_of, words
 
 
 def _check(found: LogprobsOut, token: int, expected: Any, top: int) -> None:
@@ -56,3 +58,22 @@ def test_any_logits_and_any_neighbours(
         assert alone is not None
         assert [other for other, _ in alone.read().top] == [other for other, _ in found.top]
         assert alone.read().chosen == pytest.approx(found.chosen, abs=1e-5)
+
+
+def test_few_logits_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of rows that ask for those of their prompts are as small as it takes; other chunks are not."""
+    monkeypatch.setattr(backend, "_LOGITS_BYTES", 4 * 300 * 6)
+    engine = engine_of("qwen3", prefill_chunk_tokens=64)
+    seen: list[int] = []
+    model = engine.batch.model
+
+    def watched(inputs: mx.array, **kwargs: Any) -> Any:
+        seen.append(inputs.size)
+        return model(inputs, **kwargs)
+
+    monkeypatch.setattr(engine.batch, "model", watched)
+    submits = [engine.submit(words(50, number), prompt_logprobs=1) for number in range(2)]
+    assert [len(heard.prompt_logprobs) for heard in engine.ask(*submits)] == [49, 49]
+    assert max(seen) <= 6
+    engine.ask(engine.submit(words(50, 9)))
+    assert max(seen) >= 40

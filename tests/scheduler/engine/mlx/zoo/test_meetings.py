@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import os
 
+import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.shared.messages import KvCacheDtype
 from tests.examples import examples, sampled
+from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.company import Kind
+from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
+from tests.scheduler.engine.mlx.zoo.weights import REFUSED, base_of
 
 _WHOLE = os.environ.get("ZOO") == "whole"
 _EXAMPLES = 200 if _WHOLE else max(4, examples(12))
@@ -64,3 +69,23 @@ def test_so_has_each_where_keys_and_values_are_packed(name: str, kv_cache_dtype:
     kind.meet(max(3, _EXAMPLES // 2), 0)
     assert kind.most_rows > 2
     assert kind.cached_tokens > 0
+
+
+_IN_OTHER_WEIGHTS = ["qwen3@affine4", "gemma3_text@bfloat16", "qwen3_5@mxfp4"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sampled(_IN_OTHER_WEIGHTS, _IN_OTHER_WEIGHTS[:2]))
+def test_so_has_each_in_16_bits_and_quantised_weights(name: str) -> None:
+    """But where rounding decides (`rounding.py`). A sample; `make zoo` checks all kinds in all weights."""
+    kind = Kind(name, small=name in _IN_OTHER_WEIGHTS[:2])
+    kind.meet(6, 0)
+    assert kind.batching.fallbacks == FALLBACKS.get(base_of(name), ((), ""))[0]
+
+
+def test_weights_that_are_refused_cannot_be_computed() -> None:
+    """A later MLX that computes one of these fails here, and the entry must go."""
+    for name in REFUSED:
+        model, _ = build(name)
+        with pytest.raises(RuntimeError, match="only supports float32"):
+            mx.eval(model(mx.array([[1, 2, 3]]), cache=make_prompt_cache(model)))
