@@ -23,7 +23,7 @@ _MOST_CLIMB_CHUNKS = 16384
 @dataclass(frozen=True, slots=True)
 class EngineBounds:
     """`chunk_tokens`: the ceiling of a step's prompt tokens, from which the engine climbs back by itself
-    (`engine/chunk_ceiling.py`), one step after `climb_chunks` chunks of its full size."""
+    (`engine/planning/chunk_ceiling.py`), one step after `climb_chunks` chunks of its full size."""
 
     chunk_tokens: int
     kv_cache_share: float = 1.0

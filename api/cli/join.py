@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.engine.join.joining import TOKEN_VARIABLE
 from scheduler.errors import OptionError
 from scheduler.shared.own_path import with_own_path
 

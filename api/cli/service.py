@@ -30,7 +30,7 @@ from api.cli.serve_command import serve_settings
 from api.options.options import ENVIRONMENT_PREFIX, options, variable
 from api.options.settings import ServeSettings
 from api.rotating_log import RotatingLog, print_into
-from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.engine.join.joining import TOKEN_VARIABLE
 
 _REST = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _NAMES = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")

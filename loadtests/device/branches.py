@@ -25,7 +25,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, device, forced
 from scheduler.engine.mlx.loaded_model import LoadedModel
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import Load, Ready, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import compact

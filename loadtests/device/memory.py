@@ -13,7 +13,7 @@ from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.plan import Admit, StepPlan
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.planning.prefill import Chunk
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.device_errors import device_fault, is_device_error
 from scheduler.shared.messages import Submit

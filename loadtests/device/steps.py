@@ -17,8 +17,8 @@ from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.plan import Admit, StepPlan
-from scheduler.engine.prefill import Chunk, share
-from scheduler.engine.prefill_batches import next_batch
+from scheduler.engine.planning.prefill import Chunk, share
+from scheduler.engine.planning.prefill_batches import next_batch
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
+from scheduler.engine.join.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
 from scheduler.errors import StartupError
 from scheduler.shared.local_network import connect_failure
 from scheduler.shared.own_path import with_own_path

@@ -1,5 +1,5 @@
 """The engine process: `python -m scheduler.engine --fd N`, N being its end of the link to the server that
-started it, or `--join HOST:PORT`, where it dials a server elsewhere (`joining.py`).
+started it, or `--join HOST:PORT`, where it dials a server elsewhere (`join/joining.py`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import NoReturn
 from msgspec import structs
 
 from scheduler.engine.backend import Backend, started
-from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.inbox import Inbox, inherited_link, keep_standard_output_clean
-from scheduler.engine.joining import add_arguments, join
+from scheduler.engine.join.joining import add_arguments, join
+from scheduler.engine.join.model_source import located
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.environment import drop_compiled, set_defaults
 from scheduler.engine.mlx_lm_import import file_limits_kept, without_tokenizers
-from scheduler.engine.model_source import located
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.chunk_ceiling import ChunkCeiling
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 

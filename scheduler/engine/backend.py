@@ -17,8 +17,8 @@ from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Readings, Traits
 from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
-from scheduler.engine.prefill import PrefillLimits
-from scheduler.engine.prefill_batches import Begun
+from scheduler.engine.planning.prefill import PrefillLimits
+from scheduler.engine.planning.prefill_batches import Begun
 from scheduler.engine.prefix.holds import NO_CACHE
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence

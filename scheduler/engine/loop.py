@@ -17,12 +17,12 @@ import msgspec
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.budget.policy import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
-from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
-from scheduler.engine.memory import Memory
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
+from scheduler.engine.planning.chunk_ceiling import ChunkCeiling
+from scheduler.engine.planning.memory import Memory
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.reports import StepMeter, inspection
 from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.errors import LinkError, RequestRefused

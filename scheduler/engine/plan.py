@@ -1,10 +1,10 @@
 """Plan the next step: a pure function of the waiting and running sequences and the prefix cache.
 
-Three decisions, in this order: which sequences to preempt (`memory.py`), which to admit (below), and which
-prompt tokens to compute (`pace.py`, `prefill.py`). Sequences are admitted in order of arrival, but none
-computes what another is computing: while a leader prefills a shared prefix, its followers wait, and are
-admitted with a prefix hit as soon as it is computed. Nothing waits for a leader that has left: every step is
-planned anew.
+Three decisions, in this order: which sequences to preempt (`planning/memory.py`), which to admit (below), and
+which prompt tokens to compute (`planning/pace.py`, `planning/prefill.py`). Sequences are admitted in order of
+arrival, but none computes what another is computing: while a leader prefills a shared prefix, its followers
+wait, and are admitted with a prefix hit as soon as it is computed. Nothing waits for a leader that has left:
+every step is planned anew.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from scheduler.engine.budget.policy import Allowance, BudgetChange, Evict
 from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
 from scheduler.engine.drafts.verify_costs import VerifyCosts
-from scheduler.engine.memory import Memory
-from scheduler.engine.pace import PrefillPace
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
-from scheduler.engine.prefill_batches import Begun, members_of, next_batch, own_tokens, rows_of
-from scheduler.engine.row_sharing import hit_in_place
+from scheduler.engine.planning.memory import Memory
+from scheduler.engine.planning.pace import PrefillPace
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
+from scheduler.engine.planning.prefill_batches import Begun, members_of, next_batch, own_tokens, rows_of
+from scheduler.engine.planning.row_sharing import hit_in_place
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import TurnEnded, WaitReason
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill_batches import Begun
+from scheduler.engine.planning.prefill_batches import Begun
 from scheduler.engine.sequence import EngineSequence, Slots
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from scheduler.engine.backend import Cache, StepResult
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.sequence import Slots
 from scheduler.shared.messages import Counters, Inspect, Inspection
 

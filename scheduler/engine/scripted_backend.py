@@ -30,7 +30,7 @@ from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, divided
 from scheduler.engine.budget.policy import keep_to
 from scheduler.engine.device import Device, Readings, SystemMemory, Traits
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.planning.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
@@ -56,8 +56,6 @@ from scheduler.shared.thinking import ThinkingLimit, check_marks
 KV_BYTES_PER_TOKEN = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
-_MOST_ROWS = 1 << 20
-"""No bound on the prompts of a step."""
 _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
 _SPECIAL_TOKENS = 64
@@ -155,7 +153,7 @@ class ScriptedBackend:
         self._device: Readings = device or ScriptedDevice(self._held_bytes)
         self._facts = BackendFacts(
             RowBytes(KV_BYTES_PER_TOKEN),
-            PrefillLimits(_MOST_ROWS, plan.prefill_tokens_per_step),
+            PrefillLimits(rows=1 << 20, chunk_tokens=plan.prefill_tokens_per_step),
             "never" if self._prefixes is None else "anywhere",
             self._memory_limit,
             Traits("cpu") if device is None else device.traits,

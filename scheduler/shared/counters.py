@@ -140,8 +140,8 @@ class MemoryState(WireStruct, frozen=True):
 
 
 class StepCosts(WireStruct, frozen=True):
-    """Seconds, as the engine has fitted them to its latest steps (`engine/pace.py`); 0: not measured, or part
-    of another cost."""
+    """Seconds, as the engine has fitted them to its latest steps (`engine/planning/pace.py`); 0: not
+    measured, or part of another cost."""
 
     step: float = 0.0
     """Seconds of a step that decodes, whatever its rows."""

@@ -106,8 +106,8 @@ class EngineConfig(WireStruct, frozen=True):
     model: str = ""
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
-    """Fingerprint of the model that it must be (`engine/model_source.py`); empty if `model_folder` is this
-    machine's."""
+    """Fingerprint of the model that it must be (`engine/join/model_source.py`); empty if `model_folder` is
+    this machine's."""
     speculation: Literal["auto", "none"] = "auto"
     """Whether rows verify drafts where that is expected to save time."""
     kv_cache_dtype: KvCacheDtype = "auto"

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, kv_bytes, prefixes_of, prompt_of, request

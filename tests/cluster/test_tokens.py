@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.engine.join.joining import TOKEN_VARIABLE
 from tests.cluster.machines import machines
 
 pytestmark = [

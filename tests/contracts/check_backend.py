@@ -15,7 +15,7 @@ import pytest
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.planning.prefill import Chunk
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired

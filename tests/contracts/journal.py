@@ -13,8 +13,8 @@ import msgspec
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, StepPlan
-from scheduler.engine.prefill import Chunk, share
-from scheduler.engine.prefill_batches import next_batch
+from scheduler.engine.planning.prefill import Chunk, share
+from scheduler.engine.planning.prefill_batches import next_batch
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused

@@ -21,7 +21,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.verify_costs import DRAFTED
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.planning.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.engine.join.joining import TOKEN_VARIABLE
 from scheduler.shared.own_path import with_own_path
 
 LOOPBACK = "127.0.0.1"

@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from scheduler.engine.backend import Backend, started
-from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.chunk_ceiling import ChunkCeiling
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.framing import encode, engine_inbound

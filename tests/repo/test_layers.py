@@ -17,7 +17,7 @@ ENGINE_MAY_SEE = ("scheduler.errors", "scheduler.shared", "scheduler.engine")
 """What the engine process may import from this project."""
 
 MAY_SEE_THE_ENGINE = {
-    "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/ray_engines.py"),  # these start an engine
+    "scheduler.engine.join": ("api/cli/", "scheduler/cluster/ray_engines.py"),  # these start an engine
     "scheduler.engine.mlx.cpu.fast_blas": ("api/assembly.py", "api/cli/"),  # before MLX is loaded
     "scheduler.engine.budget": ("api/cli/", "scheduler/fleet/"),  # how much fits
     "scheduler.engine": ("api/cli/machine.py",),  # run as a program of its own

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from scheduler.config import EngineConfig, load_message
-from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine.planning.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
 from scheduler.statistics import DeathCause
 from tests.examples import examples

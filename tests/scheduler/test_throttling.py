@@ -1,5 +1,4 @@
-"""A device that is suddenly three to ten times slower (low-power mode, heat), and fast again: prefill beside
-decoding rows goes on."""
+"""Prefill goes on beside decoding rows on a device that is three to ten times slower, and fast again."""
 
 from __future__ import annotations
 
@@ -8,7 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS
 from tests.examples import examples
 
 ROWS = 8
@@ -57,7 +57,7 @@ DEVICES = st.builds(
 def longest_at_floor(budgets: list[int]) -> int:
     longest = now = 0
     for tokens in budgets:
-        now = now + 1 if tokens <= LEAST_TOKENS else 0
+        now = now + 1 if tokens <= LEAST_CHUNK_TOKENS else 0
         longest = max(longest, now)
     return longest
 
@@ -78,7 +78,7 @@ def test_no_prompt_starves_on_a_device_that_is_slow_for_a_while(
     during = device.run(SOME_STEPS)
     device.slower = 1.0
     after = device.run(SOME_STEPS)
-    if cool <= 2 * LEAST_TOKENS:
+    if cool <= 2 * LEAST_CHUNK_TOKENS:
         return
     if target is None:
         assert longest_at_floor(during) <= FEW_STEPS, during

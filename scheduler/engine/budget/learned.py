@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from scheduler.engine.fitted_line import FittedLine
+from scheduler.engine.planning.fitted_line import FittedLine
 
 _RECENT = 64
 """Chunks whose excess over the line still counts."""

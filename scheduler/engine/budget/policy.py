@@ -25,7 +25,7 @@ import msgspec
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Device, Pressure
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS
 
 CALM_SECONDS = 2.0
 """How long memory must suffice before a level is taken back."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from scheduler.engine.budget.learned import ChunkPeak
-from scheduler.engine.prefill_batches import Begun, members_of, own_tokens, rows_of
+from scheduler.engine.planning.prefill_batches import Begun, members_of, own_tokens, rows_of
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import KEY_BYTES

@@ -25,7 +25,7 @@ from scheduler.engine.budget.policy import keep_to
 from scheduler.engine.device import Readings
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
-from scheduler.engine.grammars import Grammars
+from scheduler.engine.grammars.grammars import Grammars
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Labelled, Sampled
 from scheduler.engine.mlx.batching import Batching
@@ -40,10 +40,10 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable, StepPlan
-from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.planning.prefill import Chunk, PrefillLimits
+from scheduler.engine.planning.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.device_errors import is_device_error

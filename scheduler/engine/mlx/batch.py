@@ -46,7 +46,7 @@ from scheduler.engine.mlx.label_rows import LabelHead, as_bytes
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.prefill_batches import Begun, BegunBatch
+from scheduler.engine.planning.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512

@@ -4,7 +4,7 @@ A group is some ten to twenty operations a layer beside one read of its keys and
 not scores. Whether that pays depends on the device: on x86, where scores cost more than reads, two rows gain
 from 4,000 shared tokens on; with MLX's fused attention on the same CPU from 900. So steps of a few rows are
 timed on the loaded model: behind copies of a short run, behind copies of a long one, and with the long one in
-place. The memory that copies take bounds the cost (`../row_sharing.py`).
+place. The memory that copies take bounds the cost (`../planning/row_sharing.py`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import alone
 from scheduler.engine.mlx.packed import Packing
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import LogprobsOut, Sampling, StepOutput, Submit, TokenOut

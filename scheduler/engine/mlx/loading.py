@@ -28,7 +28,7 @@ from scheduler.engine.device import Readings
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.grammars.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
@@ -44,7 +44,7 @@ from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.mlx.upstream.products import shift_once
-from scheduler.engine.row_sharing import bounded_cost
+from scheduler.engine.planning.row_sharing import bounded_cost
 from scheduler.engine.scripted_backend import ScriptedDevice
 from scheduler.shared.adapter_files import weights_bytes
 from scheduler.shared.folder.reading import read_folder

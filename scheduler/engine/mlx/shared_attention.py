@@ -5,8 +5,8 @@ With rows r, a shared run of S tokens and private runs of T, one decode step of 
     ordinary:  r * (S + T) tokens of keys and values        (every row has a copy of the run)
     shared:    S + r * T                                     (one matrix product of all rows' queries)
 
-so it pays as soon as (r - 1) * S tokens cost more than the few operations of merging (`row_sharing.py` holds
-the bound). The softmax is exact, in one of two ways:
+so it pays as soon as (r - 1) * S tokens cost more than the few operations of merging
+(`../planning/row_sharing.py` holds the bound). The softmax is exact, in one of two ways:
 
 - Where the scores of all parts fit into memory at once, as in a decode step, they are put side by side and
   weighted as one (`_of_all_scores`). What an operation costs beside its work is what counts there: on an H100

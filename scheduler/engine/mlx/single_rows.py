@@ -19,7 +19,7 @@ from scheduler.engine.mlx.batch import DecodeBatch, Labelled, PrefillBatch, Samp
 from scheduler.engine.mlx.kv.cache_layout import leaves
 from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
 from scheduler.engine.mlx.label_rows import LabelHead
-from scheduler.engine.prefill_batches import Begun, BegunBatch
+from scheduler.engine.planning.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from scheduler.engine.model_source import EMBEDDED
+from scheduler.engine.join.model_source import EMBEDDED
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import EngineLauncher, ProcessLauncher

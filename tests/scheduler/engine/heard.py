@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import Retired, StepOutput, ToEngine
 
 

@@ -12,34 +12,21 @@ import pytest
 
 from scheduler.engine.inbox import SERVER_GONE, waited_seconds
 
-_PROGRAM = """
+_READS = """
 import socket, sys
 from scheduler.engine.inbox import Inbox
 inbox = Inbox(socket.socket(fileno=int(sys.argv[1])))
-"""
-_READS = (
-    _PROGRAM
-    + """
 inbox.start()
 inbox.wait()
 """
-)
-_SENDS = (
-    _PROGRAM
-    + """
-from scheduler.shared.messages import Loading
-while True:
-    inbox.send(Loading("a step, before its reader sees the end of the link"))
-"""
-)
 
 
-def end_of(said: bytes, program: str = _READS) -> tuple[int, str]:
+def end_of(said: bytes) -> tuple[int, str]:
     """The exit status and stderr of an engine whose parent wrote this and closed the link."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, str(theirs.fileno())],
+            [sys.executable, "-c", _READS, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stderr=subprocess.PIPE,
             text=True,
@@ -61,10 +48,6 @@ def test_nonsense_on_the_link_is_reported_on_stderr(said: bytes) -> None:
 
 def test_a_parent_that_goes_is_no_error() -> None:
     assert end_of(b"") == (SERVER_GONE, "")
-
-
-def test_nor_is_it_where_the_engine_sends_first() -> None:
-    assert end_of(b"", _SENDS) == (SERVER_GONE, "")
 
 
 def test_waiting_for_a_core_counts_but_that_of_the_reader(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused

@@ -10,8 +10,6 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.memory import Memory, charged_bytes
-from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import (
     CHECKPOINT_EVERY_TOKENS,
     LEAST_GAP_TOKENS,
@@ -23,8 +21,10 @@ from scheduler.engine.plan import (
     checkpoints_of,
     plan,
 )
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
-from scheduler.engine.prefill_batches import Begun, BegunBatch, rows_of
+from scheduler.engine.planning.memory import Memory, charged_bytes
+from scheduler.engine.planning.pace import PrefillPace
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
+from scheduler.engine.planning.prefill_batches import Begun, BegunBatch, rows_of
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
@@ -248,7 +248,7 @@ def test_a_step_stays_within_its_target_or_computes_the_least(
     assert not padded_tokens(todo.chunks) or len({chunk.tokens for chunk in todo.chunks}) == 1 or padded
     assert todo.predicted_seconds is not None
     # Now and then a chunk at the floor is twice as large (pace.py).
-    least = max(2 * LEAST_TOKENS, len(chunked) * LEAST_CHUNK_TOKENS)
+    least = max(2 * LEAST_CHUNK_TOKENS, len(chunked) * LEAST_CHUNK_TOKENS)
     if decoding and padded_tokens(todo.chunks) > least:
         prompts_read = sum(row.prefilling for row in running + reading + queue)
         within = _taught(target).step_target_seconds(decoding + prompts_read)

@@ -10,8 +10,8 @@ from scheduler.engine import loop as engine_loop
 from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
-from scheduler.engine.prefill import Chunk
-from scheduler.engine.prefill_batches import BegunBatch
+from scheduler.engine.planning.prefill import Chunk
+from scheduler.engine.planning.prefill_batches import BegunBatch
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.shared.messages import ScriptedPlan
@@ -53,7 +53,6 @@ _RIGHT = StepPlan(
 def test_what_fits_has_no_contradiction() -> None:
     slots, waiting = _scene()
     assert contradictions(_RIGHT, slots, waiting, _BATCHES) == {}
-    assert contradictions(StepPlan(), slots, waiting, _BATCHES) == {}
     preempting = with_changes(_RIGHT, preempt=(_READS,), emit_pending=True, chunks=(), decode=(), drafts=())
     assert contradictions(preempting, slots, waiting, _BATCHES) == {}
 

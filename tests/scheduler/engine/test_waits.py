@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.policy import Allowance, Relief
-from scheduler.engine.memory import Memory
 from scheduler.engine.plan import PATIENCE_SECONDS, plan
+from scheduler.engine.planning.memory import Memory
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitReason

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engines.speeds import Speeds
 from scheduler.shared.messages import Counters, StepCosts
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from scheduler.answer.answer_format import PLAIN
-from scheduler.engine.constraint import Constraint, allowed_tokens
-from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.grammars.constraint import Constraint, allowed_tokens
+from scheduler.engine.grammars.grammars import Grammars, grammar_tokenizer
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.events import TextDelta
 from scheduler.grammar.caches import GrammarTexts, content_key

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.constraint import Constraint, allowed_tokens
-from scheduler.engine.grammars import Grammars
+from scheduler.engine.grammars.constraint import Constraint, allowed_tokens
+from scheduler.engine.grammars.grammars import Grammars
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import VOCABULARY

@@ -16,9 +16,9 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+from scheduler.engine.planning.row_sharing import RowPath, runs_in_place
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.row_sharing import RowPath, runs_in_place
 from scheduler.engine.sequence import EngineSequence
 
 _CLEAR_AT_BYTES = 256 << 20

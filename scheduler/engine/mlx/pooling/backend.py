@@ -35,8 +35,8 @@ from scheduler.engine.mlx.single_rows import cache_bytes
 from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import Chunk, PrefillLimits
-from scheduler.engine.prefill_batches import Begun, BegunBatch
+from scheduler.engine.planning.prefill import Chunk, PrefillLimits
+from scheduler.engine.planning.prefill_batches import Begun, BegunBatch
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused
@@ -46,7 +46,7 @@ from scheduler.shared.token_ids import largest
 
 _LONG_PROMPTS = 2
 """Bound on the prompts that are read in chunks at the same time: each is a model call of its own. Prompts
-that end within a step may join in any number (`prefill.py`)."""
+that end within a step may join in any number (`planning/prefill.py`)."""
 
 
 def _refuse(_: AdapterSource) -> None:

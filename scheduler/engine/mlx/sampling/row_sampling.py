@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from scheduler.engine.constraint import Constraint
+from scheduler.engine.grammars.constraint import Constraint
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts, penalises
 from scheduler.shared.messages import Sampling

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from scheduler.engine.constraint import allowed_tokens, mask_stops
+from scheduler.engine.grammars.constraint import allowed_tokens, mask_stops
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.draw import GraphChooser, gumbel
 from scheduler.engine.mlx.sampling.host_chooser import HostChooser, host_gumbel
@@ -94,7 +94,7 @@ class MinTokensMask:
     rows join or leave.
 
     Rows with a grammar are masked on the host instead, which knows whether the grammar allows any other token
-    (`constraint.py`). A batch without such rows costs nothing.
+    (`grammars/constraint.py`). A batch without such rows costs nothing.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:

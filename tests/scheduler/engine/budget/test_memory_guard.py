@@ -15,7 +15,7 @@ from scheduler.engine.budget.policy import (
     relieved,
 )
 from scheduler.engine.device import Pressure
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS
 
 _BUDGET = 1000
 _TICK = 0.25

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.budget.room import StepRoom
-from scheduler.engine.memory import Memory
 from scheduler.engine.plan import StepPlan, plan
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
-from scheduler.engine.prefill_batches import Begun
+from scheduler.engine.planning.memory import Memory
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS, padded_tokens
+from scheduler.engine.planning.prefill_batches import Begun
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request

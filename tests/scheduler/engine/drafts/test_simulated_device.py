@@ -16,8 +16,8 @@ import pytest
 from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.shared.messages import Sampling, ScriptedPlan, Submit
 from scheduler.shared.token_ids import compact

@@ -23,8 +23,8 @@ from scheduler.engine.drafts.speculation import (
     chosen,
 )
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
-from scheduler.engine.memory import Memory
 from scheduler.engine.plan import PlanInput, StepPlan, plan
+from scheduler.engine.planning.memory import Memory
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import request

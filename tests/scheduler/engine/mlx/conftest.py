@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_model
 
-from scheduler.engine import prefill_batches
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
@@ -19,6 +18,7 @@ from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.upstream.apply import apply
+from scheduler.engine.planning import prefill_batches
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.shared.messages import Ready
 from scheduler.shared.row_bytes import RowBytes

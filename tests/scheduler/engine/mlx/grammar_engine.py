@@ -12,10 +12,10 @@ import msgspec
 from mlx_lm.utils import load_model
 
 from scheduler.answer.text_stream import Heavy
-from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.grammars.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.prepared import Prepared

@@ -26,7 +26,7 @@ from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     Inspection,

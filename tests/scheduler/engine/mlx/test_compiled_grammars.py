@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llguidance.numpy import fill_next_token_bitmask
 
-from scheduler.engine.grammars import Grammars
+from scheduler.engine.grammars.grammars import Grammars
 from scheduler.structure import OneOf
 from tests.contracts.journal import kv_bytes
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
@@ -55,7 +55,7 @@ def test_where_the_library_fails_one_request_fails(
     def fill(matcher: Any, *rest: Any) -> None:
         fill_next_token_bitmask(getattr(matcher, "_matcher", matcher), *rest)
 
-    monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", fill)
+    monkeypatch.setattr("scheduler.engine.grammars.constraint.fill_next_token_bitmask", fill)
     answers = engine.run(*requests)
     broken = answers[1]
     assert broken.retired is not None

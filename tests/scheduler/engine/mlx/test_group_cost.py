@@ -16,7 +16,7 @@ from scheduler.engine.mlx.group_cost import (
     agreed_cost,
     group_cost_tokens,
 )
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.planning.row_sharing import GROUP_COST_TOKENS
 from scheduler.shared.row_bytes import RowBytes
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import random_model

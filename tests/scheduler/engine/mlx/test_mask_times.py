@@ -11,8 +11,8 @@ import pytest
 from llguidance import LLMatcher
 from llguidance.numpy import fill_next_token_bitmask
 
-from scheduler.engine.constraint import MAX_SLOW_MASKS, SLOW_MASK_SECONDS, Constraint, allowed_tokens
-from scheduler.engine.grammars import Grammars
+from scheduler.engine.grammars.constraint import MAX_SLOW_MASKS, SLOW_MASK_SECONDS, Constraint, allowed_tokens
+from scheduler.engine.grammars.grammars import Grammars
 from scheduler.engine.sequence import EngineSequence
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.shared import grammar_limits
@@ -26,11 +26,11 @@ class _Masks:
     """The library, with matchers whose time is that of a clock which only they advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
         self.slow: list[LLMatcher] = []
-        self.seconds = 2 * SLOW_MASK_SECONDS
-        monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", self._one)
-        monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask_par", self._together)
+        self.now, self.seconds = 0.0, 2 * SLOW_MASK_SECONDS
+        filling = "scheduler.engine.grammars.constraint.fill_next_token_bitmask"
+        monkeypatch.setattr(filling, self._one)
+        monkeypatch.setattr(f"{filling}_par", self._together)
 
     def clock(self) -> float:
         return self.now

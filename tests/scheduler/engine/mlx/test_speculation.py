@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.request import GenerationRequest, Tool, ToolChoice
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import prefixes_of

@@ -9,7 +9,7 @@ import pytest
 from loadtests.step.steps import counted_calls
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny

@@ -13,7 +13,7 @@ import pytest
 from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask
 
-from scheduler.engine.constraint import Constraint
+from scheduler.engine.grammars.constraint import Constraint
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import GenerationRequest, Reasoning, Sampling
 from scheduler.shared.thinking import ThinkingLimit

@@ -110,17 +110,6 @@ def test_only_what_was_computed_up_to_there_is_held() -> None:
     assert timed.held_tokens() == 0
 
 
-def test_running_rows_take_what_is_held_in_the_end() -> None:
-    """A hold is a wish: rows need their memory, and DELETE /v1/cache takes all."""
-    timed = Timed(400)
-    keep(timed.cache, words(0, 100))
-    timed.cache.hold(words(0, 100), "", 1000.0)
-    timed.cache.set_running_bytes(350 * TOKEN_BYTES)
-    assert timed.cache.find(at(words(0, 101))).length == 0
-    assert timed.held_tokens() == 0
-    check_integrity(timed.cache)
-
-
 def test_nothing_is_held_where_nothing_can_be_restored() -> None:
     """A model with layers that cannot be cut: up to the last snapshot, or not at all."""
     timed = Timed(400, needs_snapshot=True)

@@ -103,6 +103,12 @@ def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
     check_integrity(cache)
 
 
+def test_of_what_does_not_fit_the_beginning_is_kept() -> None:
+    cache = cache_of(50)
+    keep(cache, words(0, 100))
+    assert cache.find(at(words(0, 100))).length == 50
+
+
 def test_room_is_made_for_what_a_step_takes() -> None:
     """The budget stays: what is freed once may be filled again."""
     cache = cache_of()
@@ -138,6 +144,14 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         keep(cache, prompt)
         lines[tokens] = python_lines(partial(cache.match_and_lease, at(prompt)))
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
+
+
+def test_what_left_the_queue_does_not_pile_up_in_it() -> None:
+    cache = cache_of()
+    keep(cache, words(0, 10))
+    for _ in range(1000):
+        cache.release(cache.match_and_lease(at(words(0, 10))))
+    assert len(cache._queue) <= 64 + 4
 
 
 def test_a_lease_that_ends_inside_an_edge_has_no_snapshot() -> None:

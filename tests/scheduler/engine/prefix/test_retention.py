@@ -179,6 +179,25 @@ def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
+def test_what_several_sessions_use_is_judged_by_its_own_hits() -> None:
+    """Not by when the first of them comes back."""
+    cache = cache_of(250)
+    for start, names in ((0, "abcd"), (1000, "e"), (2000, "f")):
+        for name in names:
+            lease = cache.match_and_lease(at(words(start, 100)), 0, name)
+            keep(cache, words(start, 100), name)
+            cache.release(lease)
+            cache.ended("", name, "")
+    assert [cache.find(at(words(start, 100))).length for start in (0, 1000, 2000)] == [99, 0, 99]
+
+
+def test_a_turn_that_extends_the_last_takes_its_place() -> None:
+    cache = cache_of()
+    for length in (10, 20, 30):
+        keep(cache, words(0, length), "s")
+    assert [node.end for node in cache._turns.ends["", "s"]] == [30]
+
+
 def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
     """One came back every five seconds and has not for forty; the other one always takes a minute, and was
     used longer ago. Recency would keep the wrong one."""

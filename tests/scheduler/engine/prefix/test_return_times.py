@@ -14,6 +14,7 @@ from scheduler.engine.prefix.gap_history import (
     bucket_of,
     hit_densities,
 )
+from scheduler.engine.prefix.retention import Mark
 from scheduler.engine.prefix.return_times import ReturnTimes
 from tests.examples import examples
 
@@ -64,7 +65,8 @@ def test_kinds_of_other_salts_teach_nothing() -> None:
 
 
 def test_what_never_returns_is_worth_little() -> None:
-    """Sessions whose turns were evicted unused teach that their kind does not come back."""
+    """Turns that were evicted unused teach that their kind does not come back, and so does what no session
+    owns; what is asked for again, the opposite."""
     times = ReturnTimes(1000)
     taught(times, 5.0, "tool", "agent")
     for number in range(200):
@@ -73,6 +75,12 @@ def test_what_never_returns_is_worth_little() -> None:
     times.ended(("", "another"), "stop", 0.0)
     times.ended(("", "working"), "tool", 0.0)
     assert times.density(("", "another"), 1.0) < 0.1 * times.density(("", "working"), 1.0)
+    worths = [times.worth(Mark(0.0), 0.0, 0, 1.0)[0]]
+    for observe in (times.evicted, times.hit):
+        for _ in range(200):
+            observe(Mark(0.0), 50.0)
+        worths.append(times.worth(Mark(0.0), 0.0, 0, 1.0)[0])
+    assert worths[1] < 0.5 * worths[0] < worths[2]
 
 
 def test_a_return_after_its_eviction_still_counts() -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.pooling import loading as model_loading
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import Retired, StepOutput, Submit
 from scheduler.shared.pooling import Pooler
 from scheduler.shared.token_ids import compact

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.mlx.device import X86, forced
 from scheduler.engine.mlx.upstream.layer_slices import layers_at_once, slices
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planning.pace import PrefillPace
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, words

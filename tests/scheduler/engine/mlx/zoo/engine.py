@@ -13,8 +13,8 @@ from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.upstream.apply import apply
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.planning.pace import PrefillPace
 from scheduler.shared.messages import AdapterSource, Cancel, FromEngine, KvCacheDtype, StepOutput, Submit
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import kv_bytes, prompt_of

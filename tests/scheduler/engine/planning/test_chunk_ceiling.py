@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.policy import Allowance
-from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import plan
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
+from scheduler.engine.planning.chunk_ceiling import ChunkCeiling
+from scheduler.engine.planning.pace import PrefillPace
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
 from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.test_plan import state_of

@@ -11,11 +11,10 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from scheduler.engine.fitted_line import FittedLine
+from scheduler.engine.planning.fitted_line import FittedLine
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS
 from scheduler.shared.messages import StepCosts
 
-LEAST_TOKENS = 8
-"""The floor, whatever the target: a prefill that never ends is worse than a late token."""
 _TRIED_CHUNKS = 4
 """One in four of the chunks at the floor is twice as large: chunks of one size cannot separate the cost of a
 token from that of every chunk, and a device that is fast again would stay at the floor."""
@@ -72,9 +71,9 @@ class PrefillPace:
         token = self._prefill.cost(_chunk(1, context)) - self._prefill.cost(_chunk(0, context))
         most = min(self.most_tokens, _MOST_GROWTH * max(self._latest))
         fitting = int(min(most, left / token if token else math.inf))
-        if fitting < LEAST_TOKENS:
+        if fitting < LEAST_CHUNK_TOKENS:
             larger = self._least_chunks % _TRIED_CHUNKS == _TRIED_CHUNKS - 1
-            return 2 * LEAST_TOKENS if larger else LEAST_TOKENS
+            return 2 * LEAST_CHUNK_TOKENS if larger else LEAST_CHUNK_TOKENS
         return fitting
 
     def step_target_seconds(self, rows: int) -> float | None:
@@ -99,7 +98,7 @@ class PrefillPace:
     def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
         """Learn from the prefill of a step. `tokens`: padding included."""
         if seconds > 0 and tokens:
-            self._least_chunks += tokens <= 2 * LEAST_TOKENS
+            self._least_chunks += tokens <= 2 * LEAST_CHUNK_TOKENS
             self._prefill.learn(seconds, _chunk(tokens, context))
             self._latest.append(tokens)
 

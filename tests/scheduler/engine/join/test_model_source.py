@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.engine.join.model_source import EMBEDDED, located
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.model_source import EMBEDDED, located
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.messages import Load
 from scheduler.shared.model_fingerprint import fingerprint as fingerprint_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, share
-from scheduler.engine.prefill_batches import (
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, share
+from scheduler.engine.planning.prefill_batches import (
     MOST_BATCHES,
     MOST_PADDING_TOKENS,
     MOST_STEPS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler.engine.prefill import PrefillLimits
+from scheduler.engine.planning.prefill import PrefillLimits
 from scheduler.shared.messages import Load
 
 _FULL_PART = 7 / 8

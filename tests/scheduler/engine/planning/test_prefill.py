@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.prefill import (
+from scheduler.engine.planning.prefill import (
     LEAST_CHUNK_TOKENS,
     MOST_PASSES,
     Chunk,
@@ -16,7 +16,7 @@ from scheduler.engine.prefill import (
     padded_tokens,
     share,
 )
-from scheduler.engine.prefill_batches import BegunBatch, NextBatch, next_batch
+from scheduler.engine.planning.prefill_batches import BegunBatch, NextBatch, next_batch
 from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import request
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine import memory as engine_memory
-from scheduler.engine.memory import (
+from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
+from scheduler.engine.planning import memory as engine_memory
+from scheduler.engine.planning.memory import (
     GROWTH_TOKENS,
     MOST_PREEMPTIONS,
     Memory,
     charged_bytes,
 )
-from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
-from scheduler.engine.row_sharing import hit_in_place
+from scheduler.engine.planning.row_sharing import hit_in_place
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import ScriptedPlan

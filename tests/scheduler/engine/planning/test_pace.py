@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.planning.pace import AUTOMATIC_RATIO, PrefillPace
+from scheduler.engine.planning.prefill import LEAST_CHUNK_TOKENS
 from scheduler.engine.reports import StepMeter
 from scheduler.shared.messages import TokenOut
 from tests.examples import examples
@@ -48,9 +49,9 @@ def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: flo
     """Once it has seen such steps, one more takes about the target, or less; and never nothing."""
     pace = _taught(PrefillPace(2048, target), decoding, [context] * 3)
     tokens = pace.budget(decoding, 1, context)
-    assert LEAST_TOKENS <= tokens <= 2048
+    assert LEAST_CHUNK_TOKENS <= tokens <= 2048
     allowed = target if target is not None else AUTOMATIC_RATIO * _seconds(decoding, 0, 0)
-    floor = _seconds(decoding, LEAST_TOKENS, context)
+    floor = _seconds(decoding, LEAST_CHUNK_TOKENS, context)
     assert _seconds(decoding, tokens, context) <= max(1.3 * allowed, 1.01 * floor)
     if allowed > 2 * floor:
         assert _seconds(decoding, tokens, context) >= 0.4 * allowed or tokens == 2048, "it dawdles"
@@ -86,7 +87,7 @@ def test_a_target_that_decoding_alone_exceeds_still_lets_prompts_go_on() -> None
     for _ in range(8):
         budgets.append(pace.budget(8, 1, 0))
         pace.observe_prefill(_seconds(0, budgets[-1], 0), budgets[-1], 0)
-    assert sorted(budgets) == [LEAST_TOKENS] * 6 + [2 * LEAST_TOKENS] * 2
+    assert sorted(budgets) == [LEAST_CHUNK_TOKENS] * 6 + [2 * LEAST_CHUNK_TOKENS] * 2
 
 
 def test_before_anything_is_known_it_is_careful() -> None:

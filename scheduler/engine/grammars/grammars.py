@@ -12,7 +12,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from scheduler.engine.constraint import Constraint
+from scheduler.engine.grammars.constraint import Constraint
 from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.deep_stack import on_deep_stack

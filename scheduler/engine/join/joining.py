@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from scheduler.engine.dial import DialFailed, dial
+from scheduler.engine.join.dial import DialFailed, dial
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.shared.hello import ENGINE_ROLE, HelloRefused

@@ -23,7 +23,7 @@ EMBEDDED = "penstock-embedded"
 """The name of the model for tests. It comes with this package."""
 _PULLED = "smollm2"
 """What `penstock pull smollm2` keeps in the user's cache (`api/smollm2/model.py`)."""
-_EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
+_EMBEDDED_FOLDER = Path(__file__).parents[2] / "models" / "embedded"
 
 
 def located(command: Load) -> Load:

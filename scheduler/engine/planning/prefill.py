@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from scheduler.engine.prefill_batches import NextBatch
+from scheduler.engine.planning.prefill_batches import NextBatch
 from scheduler.engine.sequence import EngineSequence
 
 LEAST_CHUNK_TOKENS = 8
-"""The least progress of one row, however many share a step."""
+"""The least progress of a row, and of a step, whatever its target: better a late token than no end."""
 MOST_PASSES = 16
 """How many later, shorter prompts may pass a prompt."""
 _MUCH_SHORTER = 4

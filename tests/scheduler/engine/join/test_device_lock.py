@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.joining import DeviceBusy, lock_device
+from scheduler.engine.join.joining import DeviceBusy, lock_device
 
 
 def lock(folder: Path, device: str = "0", holder: str = "process 7", seconds: float = 0.0) -> int:

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from scheduler.cluster.joined import JoinedLauncher
-from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE, lock_device
+from scheduler.engine.join.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE, lock_device
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.shared.framing import encode

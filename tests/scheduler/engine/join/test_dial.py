@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 import trio
 
-from scheduler.engine import dial as dialing
-from scheduler.engine.dial import DialFailed, dial
+from scheduler.engine.join import dial as dialing
+from scheduler.engine.join.dial import DialFailed, dial
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.shared.hello import ENGINE_ROLE, HelloRefused, new_token
 from scheduler.shared.keep_alive import SILENCE_SECONDS, keep_alive

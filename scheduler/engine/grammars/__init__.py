@@ -1,0 +1,1 @@
+"""Grammars of answers: compiled on a thread, and followed by each row."""

@@ -1,0 +1,1 @@
+"""An engine for a server on another machine: it finds the server, the device and the model."""
