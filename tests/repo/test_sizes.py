@@ -80,7 +80,7 @@ BUDGET = {
     "tests/end_to_end/known_bad": 979,
     "tests/failures": 1_902,
     "tests/fakes": 2_039,
-    "tests/gateways": 768,
+    "tests/gateways": 723,
     "tests/grafana": 421,
     "tests/loadtests": 1_511,
     "tests/loadtests/chaos": 132,
