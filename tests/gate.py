@@ -55,8 +55,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "death and resume": ("end_to_end/test_engine_death.py", "failures/test_resume_structured.py"),
     "clients that leave, and crowds": ("end_to_end/test_crowds.py",),
     "one process speaks with another": ("scheduler/processes/test_process.py",),
-    "OpenAI's client": ("end_to_end/test_openai_client.py", "end_to_end/test_openai_dialects.py"),
-    "Anthropic's client": ("end_to_end/test_anthropic_client.py",),
+    "the official clients": ("end_to_end/test_official_clients.py",),
     "right and wrong answers": ("end_to_end/test_meaning.py", "scheduler/models/test_embedded_model.py"),
     "`make serve` and its first answer": ("end_to_end/test_make_serve.py",),
     "a start that is refused": ("end_to_end/test_start_errors.py",),
@@ -75,9 +74,7 @@ left to `make test-all`."""
 ON_ONE_SERVER = frozenset(
     f"tests/end_to_end/test_{name}.py"
     for name in (
-        "openai_client",
-        "openai_dialects",
-        "anthropic_client",
+        "official_clients",
         "structured_output",
         "crowds",
         "tool_loops",
@@ -102,7 +99,7 @@ SLOWER = {
     "tests/end_to_end/test_live_page.py": "four servers, and a browser for each test",
     "tests/end_to_end/test_live_page.py::test_the_page_shows_a_busy_server[390-dark]": "a browser under load",
     "tests/end_to_end/test_prefix_disk.py::"
-    "test_killed_while_it_writes_the_engine_comes_back_warm_and_right[1]": "two engines start",
+    "test_the_next_engine_and_the_next_server_are_warm_and_right": "four engines start",
     "tests/scheduler/service_machine/test_service.py::test_so_it_is_where_starts_fail": "whole services",
 }
 """Files and tests that may take longer, and why."""

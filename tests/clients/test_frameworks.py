@@ -53,7 +53,7 @@ def run(program: str, given: str) -> list[Any]:
 
 def test_litellm_chats_streams_calls_a_tool_and_decides(served: PlayedServer) -> None:
     """The tool gets the model's arguments, and the model its result. Decisions, for which LangChain asks too,
-    are told by the questions' types, or by their names. `test_sessions.py` has others."""
+    come by the questions' types, or by their names. `test_sessions.py` has others."""
     said = {
         "chat": "Hello there.",
         "stream": "Hello there.",

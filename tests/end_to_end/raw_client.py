@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,19 +67,49 @@ async def ask(port: int, text: str = "hello", **fields: Any) -> Answer:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(request_bytes(text, **fields))
         received = b""
-        while not received.endswith(b"0\r\n\r\n"):
-            data = await stream.receive_some()
-            if not data:
-                break
-            received += data
-            answer.stamps.append(trio.current_time())
-            if answer.status == 0 and b"\r\n\r\n" in received:
-                answer.status = int(received.split(b" ", 2)[1])
-                if answer.status != 200:
-                    break
+        with suppress(trio.BrokenResourceError):
+            while not received.endswith(b"0\r\n\r\n") and (data := await stream.receive_some()):
+                received += data
+                answer.stamps.append(trio.current_time())
+                if answer.status == 0 and b"\r\n\r\n" in received:
+                    answer.status = int(received.split(b" ", 2)[1])
+                    if answer.status != 200:
+                        break
     head, _, rest = received.partition(b"\r\n\r\n")
     answer.body = _unchunked(rest) if b"chunked" in head.lower() else rest
     return answer
+
+
+def answers(
+    port: int,
+    asked: Sequence[tuple[str, Mapping[str, Any]]],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[Answer]:
+    """Return the answer to each text with its fields, in their order; all are asked at once, each on a
+    connection of its own. `meanwhile` runs in a thread beside them."""
+    found = [Answer() for _ in asked]
+
+    async def one(number: int, text: str, fields: Mapping[str, Any]) -> None:
+        found[number] = await ask(port, text, **fields)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for number, (text, fields) in enumerate(asked):
+                nursery.start_soon(one, number, text, fields)
+            nursery.start_soon(trio.to_thread.run_sync, meanwhile)
+
+    trio.run(main)
+    return found
+
+
+def check_the_same(answers: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """Each is whole, sent once, and to the byte the expected one."""
+    for number, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
+        assert (answer.status, answer.errors) == (200, []), f"stream {number}"
+        assert answer.text == wanted.text, f"stream {number}"
+        assert answer.finish_reason == wanted.finish_reason
+        assert answer.events.count("[DONE]") == 1
+        assert answer.events[-1] == "[DONE]"
 
 
 def _unchunked(body: bytes) -> bytes:

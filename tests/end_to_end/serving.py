@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from loadtests.processes import engines
 from scheduler.models.random_qwen3 import TINY, ensure_model
 from scheduler.shared.user_cache import user_cache_folder
-from tests.end_to_end.control_group import ControlGroup
 from tests.end_to_end.preloaded import Penstock, start_penstock
+from tests.repo.tree import ROOT
 
 START_SECONDS = 100
 """As `ANSWER_SECONDS` a bound on what hangs: a busy machine takes tens of seconds to import everything."""
@@ -48,26 +49,16 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> tuple[int, Any]:
-        try:
-            with urlopen(self.url + path, timeout=ANSWER_SECONDS) as answer:
-                return answer.status, json.loads(answer.read())
-        except HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+        return _answer(Request(self.url + path), ANSWER_SECONDS)
 
-    def post(self, *, timeout_seconds: float = 60, **fields: Any) -> tuple[int, Any]:
-        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **fields}
-        request = Request(
-            self.url + "/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
-        try:
-            with urlopen(request, timeout=timeout_seconds) as answer:
-                return answer.status, json.loads(answer.read())
-        except HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+    def post(
+        self, path: str = "/v1/chat/completions", *, timeout_seconds: float = 60, **fields: Any
+    ) -> tuple[int, Any]:
+        """Ask for a short answer to a greeting, unless the fields say something else."""
+        if path == "/v1/chat/completions":
+            fields = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **fields}
+        request = Request(self.url + path, json.dumps(fields).encode(), {"content-type": "application/json"})
+        return _answer(request, timeout_seconds)
 
     def metric(self, name: str, *labels: str) -> float:
         """Return the sum of the series of this name with these labels, among others."""
@@ -87,53 +78,50 @@ class Served:
         return pid
 
 
-@contextmanager
-def serving(
-    *arguments: str,
-    environment: dict[str, str] | None = None,
-    trained: bool = False,
-    default: bool = False,
-    descriptors: int | None = None,
-    group: ControlGroup | None = None,
-    last: str = "try ",
-) -> Iterator[Served]:
-    """Serve until the block is left; then the process is gone, and its exit was clean.
+def _answer(request: Request, seconds: float) -> tuple[int, Any]:
+    try:
+        with urlopen(request, timeout=seconds) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
 
-    `trained`: the embedded model, unless the arguments name one; otherwise random weights. `default`: none is
-    named. `descriptors`: the soft and the hard limit of open files. `group`: the control group in which it
-    starts. `last`: the beginning of the last line that it prints as it starts.
-    """
-    with start(
-        *arguments,
-        environment=environment,
-        trained=trained,
-        default=default,
-        descriptors=descriptors,
-        group=group,
-        last=last,
-    ) as served:
+
+class Options(TypedDict, total=False):
+    """How a server is started, beside its arguments."""
+
+    environment: dict[str, str]
+    trained: bool
+    """The embedded model, unless the arguments name one; otherwise random weights."""
+    default: bool
+    """No model is named."""
+    descriptors: int
+    """The soft and the hard limit of open files."""
+    group: Path
+    """The list of a control group's processes, in which it starts."""
+    last: str
+    """The beginning of the last line that it prints as it starts."""
+
+
+@contextmanager
+def serving(*arguments: str, **options: Unpack[Options]) -> Iterator[Served]:
+    """Serve until the block is left; then the process is gone, and its exit was clean."""
+    with start(*arguments, **options) as served:
         yield served
         stop(served)
 
 
 @contextmanager
-def start(
-    *arguments: str,
-    environment: dict[str, str] | None = None,
-    trained: bool = False,
-    default: bool = False,
-    descriptors: int | None = None,
-    group: ControlGroup | None = None,
-    last: str = "try ",
-) -> Iterator[Served]:
+def start(*arguments: str, **options: Unpack[Options]) -> Iterator[Served]:
     """As `serving`, but the test ends it itself (it is killed if still there)."""
+    default, trained = options.get("default", False), options.get("trained", False)
     is_named = default or "--model" in arguments or "--models" in arguments
     trained_model = () if is_named else ("--model", "embedded")
     model = trained_model if trained or default else random_model()
     command = ("serve", "--port", "0", "--log-format", "json", *model, *arguments)
-    before = [] if descriptors is None else [f"ulimit -n {descriptors}"]
-    before += [] if group is None else [f"echo $$ > {group.processes}"]
-    process = start_penstock(*command, environment=environment, before=before)
+    before = [f"ulimit -n {options['descriptors']}"] if "descriptors" in options else []
+    before += [f"echo $$ > {options['group']}"] if "group" in options else []
+    process = start_penstock(*command, environment=options.get("environment"), before=before)
     assert process.stdout is not None
     assert process.stderr is not None
     served = Served(process, 0, [])
@@ -146,7 +134,7 @@ def start(
             served.lines.append(line.rstrip("\n"))
             if found := re.match(r"listening +http://(?:127.0.0.1|0.0.0.0):(\d+)", line):
                 served.port = int(found[1])
-            if line.startswith(last):
+            if line.startswith(options.get("last", "try ")):
                 break
         watchdog.cancel()
         assert served.port, f"the server did not start: {served.lines} {served.log}"
@@ -158,6 +146,12 @@ def start(
         reader.join()
         process.stdout.close()
         process.stderr.close()
+
+
+def at_start(folder: Path, source: str) -> dict[str, str]:
+    """Return the environment in which Python runs this source as it starts, from a file in the folder."""
+    (folder / "sitecustomize.py").write_text(source)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
 def stop(served: Served, within_seconds: float = 60) -> None:

@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from loadtests.processes import of_process
-from tests.end_to_end.raw_client import Answer, ask, request_bytes
+from tests.end_to_end.raw_client import Answer, answers, request_bytes
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.end_to_end.test_crowds import idle
 
 Abuse = Callable[["Abusers"], Awaitable[None]]
-_GOOD_TOKENS = 150
+_GOOD = [(f"good {number}", {"max_tokens": 300}) for number in range(4)]
 _MOST_ROUNDS = 3
 _MEGABYTE = 1 << 20
 _LEVEL_BYTES = 160 * _MEGABYTE
@@ -108,28 +108,21 @@ async def readers_of_a_byte_a_second(abusers: Abusers) -> None:
     await _many(8, one)
 
 
-async def half_open_sockets(abusers: Abusers) -> None:
-    """Connections that send nothing, or half a request, and stay."""
-
-    async def one(number: int) -> None:
-        async with await abusers.connect() as stream:
-            await stream.send_all(request_bytes()[: 20 * (number % 8)])
-            await trio.sleep(3)
-
-    await _many(60, one, at_once=60)
-
-
-async def slowloris(abusers: Abusers) -> None:
-    """Headers by the byte."""
+async def half_open_sockets_and_slowloris(abusers: Abusers) -> None:
+    """Connections that send nothing, or half a request, and stay; and others' headers by the byte."""
 
     async def one(number: int) -> None:
         async with await abusers.connect() as stream:
             with suppress(trio.BrokenResourceError):
-                for byte in request_bytes()[:30]:
-                    await stream.send_all(bytes([byte]))
-                    await trio.sleep(0.1)
+                if number % 2:
+                    await stream.send_all(request_bytes()[: 10 * (number % 16)])
+                    await trio.sleep(3)
+                else:
+                    for byte in request_bytes()[:30]:
+                        await stream.send_all(bytes([byte]))
+                        await trio.sleep(0.1)
 
-    await _many(60, one, at_once=60)
+    await _many(120, one, at_once=120)
 
 
 async def bodies_of_10_megabytes(abusers: Abusers) -> None:
@@ -144,56 +137,28 @@ async def bodies_of_10_megabytes(abusers: Abusers) -> None:
     await abusers.say(long[: 5 * _MEGABYTE])
 
 
-async def pipelined_garbage(abusers: Abusers) -> None:
-    """Valid requests, followed directly by invalid bytes."""
-
-    async def one(number: int) -> None:
-        await abusers.say(
-            b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * (number % 9)
-            + request_bytes(max_tokens=3)
-            + abusers.chance.randbytes(20_000)
-        )
-
-    await _many(60, one)
-
-
 ABUSES: tuple[Abuse, ...] = (
     connects_and_disconnects,
     readers_of_a_byte_a_second,
-    half_open_sockets,
-    slowloris,
+    half_open_sockets_and_slowloris,
     bodies_of_10_megabytes,
-    pipelined_garbage,
 )
-
-
-async def _good_answers(port: int) -> list[Answer]:
-    answers: list[Answer] = []
-
-    async def one(number: int) -> None:
-        answers.append(await ask(port, f"good {number}", max_tokens=_GOOD_TOKENS))
-
-    await _many(4, one)
-    return answers
 
 
 def _median_gap(answers: list[Answer]) -> float:
     return median(later - earlier for answer in answers for earlier, later in pairwise(answer.stamps))
 
 
-async def _round(served: Served, heard: list[bytes]) -> float:
+def _round(served: Served, heard: list[bytes]) -> float:
     """Run all abuses at once, beside normal streams; return the streams' median ITL."""
     abusers = Abusers(served.port)
-    good: list[Answer] = []
 
-    async def streams() -> None:
-        for _ in range(2):
-            good.extend(await _good_answers(served.port))
+    async def abuse() -> None:
+        async with trio.open_nursery() as nursery:
+            for one in ABUSES:
+                nursery.start_soon(partial(one, abusers))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(streams)
-        for abuse in ABUSES:
-            nursery.start_soon(partial(abuse, abusers))
+    good = answers(served.port, _GOOD, lambda: trio.run(abuse))
     heard += abusers.heard
     for answer in good:
         assert (answer.status, answer.errors, answer.finish_reason) == (200, [], "length")
@@ -221,12 +186,12 @@ def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing(rounds: int) -> Non
     options = ("--engine", "scripted", "--scripted", plan, "--max-slots", "48", "--max-queue", "100000")
     with serving(*options) as served:
         heard: list[bytes] = []
-        calm = _median_gap(trio.run(_good_answers, served.port))
+        calm = _median_gap(answers(served.port, _GOOD[:1]))
         before = of_process(served.process.pid)
         held: list[dict[str, float]] = []
         gaps: list[float] = []
         for _ in range(_MOST_ROUNDS):
-            gaps.append(trio.run(_round, served, heard))
+            gaps.append(_round(served, heard))
             eventually(lambda: idle(served), 30)
             # The last connections end a moment after their requests.
             eventually(lambda: of_process(served.process.pid)["open files"] <= before["open files"] + 2, 30)
@@ -243,7 +208,7 @@ def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing(rounds: int) -> Non
         eventually(lambda: _level(served)["resident bytes"] < level, _PATIENCE_SECONDS)
     statuses = {line.split(b" ")[1] for line in heard}
     assert not {status for status in statuses if status.startswith(b"5")}, statuses
-    assert {b"200", b"400"} <= statuses
+    assert b"400" in statuses
     assert min(gaps) < 3 * calm, (gaps, calm)
     first, last = held[0], held[-1]
     assert last["threads"] <= first["threads"] + 2

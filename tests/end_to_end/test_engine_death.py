@@ -1,4 +1,4 @@
-"""Kills of a real engine process: its clients notice only a pause."""
+"""Kills of real engine processes: their clients notice only a pause."""
 
 from __future__ import annotations
 
@@ -8,80 +8,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
-from tests.end_to_end.raw_client import Answer, ask
-from tests.end_to_end.serving import Served, eventually, serving, start
-from tests.fakes.faulty_backend import holding_in_engine_process
+from loadtests.processes import children
+from tests.end_to_end.raw_client import answers, check_the_same
+from tests.end_to_end.serving import Served, at_start, eventually, serving
+from tests.fakes.faulty_backend import MOST_STEP_TOKENS, holding_in_engine_process
 
 
-def fields_of(number: int) -> dict[str, Any]:
+def agents(count: int, tokens: int) -> list[tuple[str, dict[str, Any]]]:
     """Every second one greedy, the others sampled, some of them with penalties; of different lengths.
 
     Float32 is not exact: a row's last bits depend on the batch and on whether a token was decoded or
     prefilled, and one in some thousand sampled tokens is so near an edge that they decide it, with or without
     a death. These seeds have none within these lengths.
     """
-    if number % 2 == 0:
-        return {"max_tokens": 80 + 4 * number}
-    penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3} if number % 4 == 1 else {}
-    return {
-        "max_tokens": 80 + 4 * number,
-        "temperature": 0.9,
-        "top_p": 0.95,
-        "seed": 40 + number,
-        **penalties,
-    }
-
-
-async def ask_sixteen(served: Served) -> list[Answer]:
-    answers = [Answer()] * 16
-
-    async def one(number: int) -> None:
-        answers[number] = await ask(served.port, f"agent {number} " * (number + 1), **fields_of(number))
-
-    async with trio.open_nursery() as nursery:
-        for number in range(16):
-            nursery.start_soon(one, number)
-    return answers
-
-
-def check_the_same(answers: list[Answer], expected: list[Answer]) -> None:
-    for number, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
-        assert answer.status == 200
-        assert answer.errors == []
-        assert answer.text == wanted.text, f"stream {number}"
-        assert answer.finish_reason == wanted.finish_reason
-        assert answer.events.count("[DONE]") == 1
-        assert answer.events[-1] == "[DONE]"
+    asked = []
+    for number in range(count):
+        fields: dict[str, Any] = {"max_tokens": tokens + 4 * number, "ignore_eos": True}
+        if number % 2:
+            fields |= {"temperature": 0.9, "top_p": 0.95, "seed": 40 + number}
+        if number % 4 == 1:
+            fields |= {"presence_penalty": 0.4, "frequency_penalty": 0.3}
+        asked.append((f"agent {number} " * (number + 1), fields))
+    return asked
 
 
 def test_under_16_streams_all_go_on_to_the_byte(tmp_path: Path) -> None:
     """On real MLX, greedy and sampled, crashed in the middle of all: `/ready` returns 503 and then 200 again,
     and each answer equals that of an undisturbed run."""
-    (tmp_path / "sitecustomize.py").write_text(holding_in_engine_process(16, 16 * 20, tmp_path))
-    with serving(environment=python_path(tmp_path)) as served:
-        expected = trio.run(ask_sixteen, served)
+    asked = agents(16, 80)
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    environment = at_start(tmp_path, holding_in_engine_process(16, 16 * 20, tmp_path))
+    with serving(environment=environment) as served:
+        expected = answers(served.port, asked)
+        hold.touch()
 
-        async def killed() -> list[Answer]:
-            answers: list[Answer] = []
+        def crash() -> None:
+            eventually(held.exists)
+            os.kill(served.engine_pid(), signal.SIGSEGV)
+            hold.unlink()
+            eventually(lambda: served.get("/ready")[0] == 503)
 
-            async def all_of_them() -> None:
-                answers.extend(await ask_sixteen(served))
-
-            hold, held = tmp_path / "hold", tmp_path / "held"
-            hold.touch()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(all_of_them)
-                await trio.to_thread.run_sync(eventually, held.exists, 60)
-                os.kill(served.engine_pid(), signal.SIGSEGV)
-                hold.unlink()
-                await trio.to_thread.run_sync(eventually, lambda: served.get("/ready")[0] == 503, 60)
-            return answers
-
-        check_the_same(trio.run(killed), expected)
-        assert served.get("/ready")[0] == 200
-        assert served.get("/ready")[1]["restarts"] == 1
+        check_the_same(answers(served.port, asked, crash), expected)
+        status, ready = served.get("/ready")
+        assert (status, ready["restarts"]) == (200, 1)
         assert served.metric("penstock_resumed_requests_total") == 16
         # The server's output is read by a thread of its own.
         eventually(lambda: any('"engine_died"' in line and "SIGSEGV" in line for line in served.log))
@@ -93,56 +63,53 @@ def test_under_16_streams_all_go_on_to_the_byte(tmp_path: Path) -> None:
 def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
     """SIGSTOP: the process lives and does nothing. After --stall-seconds it is declared hung; it continues
     only to write its stacks to the log."""
-    plan = "step_seconds=0.01"
-    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "4") as served:
+    asked = [("the same", {"max_tokens": 100})]
+    options = ("--scripted", "step_seconds=0.01", "--stall-seconds", "4")
+    with serving("--engine", "scripted", *options) as served:
+        expected = answers(served.port, asked)
+        before = served.metric("penstock_generated_tokens_total")
 
-        async def main() -> tuple[list[Answer], Answer]:
-            expected = await ask(served.port, "the same", max_tokens=100)
-            answers: list[Answer] = []
+        def stop() -> None:
+            eventually(lambda: served.metric("penstock_generated_tokens_total") > before + 3)
+            os.kill(served.engine_pid(), signal.SIGSTOP)
 
-            async def one() -> None:
-                answers.append(await ask(served.port, "the same", max_tokens=100))
-
-            async with trio.open_nursery() as nursery:
-                before = served.metric("penstock_generated_tokens_total")
-                nursery.start_soon(one)
-                await trio.to_thread.run_sync(
-                    eventually, lambda: served.metric("penstock_generated_tokens_total") > before + 3
-                )
-                os.kill(served.engine_pid(), signal.SIGSTOP)
-            return answers, expected
-
-        answers, expected = trio.run(main)
-        check_the_same(answers, [expected])
+        check_the_same(answers(served.port, asked, stop), expected)
         assert served.metric("penstock_engine_restarts_total", 'cause="hung"') == 1
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
-def python_path(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+ENGINES = ("0", "1")
+_MIDDLE_TOKENS = 60
+"""By each of both engines, when one of them is killed."""
 
 
-@pytest.mark.long
-def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
-    """SIGTERM while there is no engine: the next one finishes the accepted requests, and the exit is
-    clean."""
-    with start("--engine", "scripted", "--scripted", "step_seconds=0.01") as served:
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_streams_of_a_dead_engine_go_on_at_the_other(tmp_path: Path) -> None:
+    asked, hold = agents(12, 100), tmp_path / "hold"
+    tokens = _MIDDLE_TOKENS + len(asked) * MOST_STEP_TOKENS
+    environment = at_start(tmp_path, holding_in_engine_process(1, tokens, tmp_path))
+    with serving("--engines", "2", environment=environment, trained=True) as pair:
+        eventually(lambda: [one["condition"] for one in engines(pair)] == ["ready"] * len(ENGINES))
+        expected = answers(pair.port, asked)
+        before = generated(pair)
+        hold.touch()
 
-        async def main() -> list[Answer]:
-            answers: list[Answer] = []
+        def kill() -> None:
+            eventually(lambda: min(map(float.__sub__, generated(pair), before)) >= _MIDDLE_TOKENS)
+            os.kill(children(pair.process.pid)[0], signal.SIGKILL)
+            hold.unlink()
 
-            async def one() -> None:
-                answers.append(await ask(served.port, max_tokens=60))
+        check_the_same(answers(pair.port, asked, kill), expected)
+        eventually(lambda: sum(one["restarts"] for one in engines(pair)) == 1)
+        assert pair.metric("penstock_resumed_requests_total") > 0
+        assert "killed" in [one["last_death_cause"] for one in engines(pair)]
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(one)
-                await trio.to_thread.run_sync(
-                    eventually, lambda: served.metric("penstock_generated_tokens_total") > 3
-                )
-                os.kill(served.engine_pid(), signal.SIGKILL)
-                served.process.send_signal(signal.SIGTERM)
-            return answers
 
-        [answer] = trio.run(main)
-        assert (answer.errors, answer.finish_reason) == ([], "length")
-        assert served.process.wait(60) == 0
+def engines(served: Served) -> list[dict[str, Any]]:
+    return list(served.get("/v1/scheduler")[1]["engines"])
+
+
+def generated(served: Served) -> list[float]:
+    """Tokens, by engine: totals, so that a busy machine misses no moment."""
+    return [served.metric("penstock_generated_tokens_total", f'engine="{name}"') for name in ENGINES]

@@ -6,32 +6,19 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-import trio
-from fastapi import FastAPI
-from fastapi import Request as Asked
-from fastapi.responses import PlainTextResponse
 
-from api.admin.live import live_routes
-from api.http.exchange import Service
-from api.http.server import Server
-from scheduler.errors import ModelNotFound
-from tests.api.client import several
-from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import Tab, tab, until
 from tests.end_to_end.serving import Served, serving
 from tests.examples import sampled
-from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 SCREENSHOTS = os.environ.get("SCREENSHOTS_INTO")
-"""A folder to leave them in, for somebody to look at."""
+"""A folder to leave them in, for somebody to look at. README's picture is `live-1280.png` in 64 colours."""
 
 SLOW = (
     "--engine",
@@ -52,9 +39,9 @@ document.querySelector("#key").value = "{}";
 document.querySelector("#keyform button").click()"""
 
 CHOOSE = """
-const select = document.querySelector("#models");
-select.selectedIndex = {};
-select.dispatchEvent(new Event("change"))"""
+{{const select = document.querySelector("#models");
+  select.selectedIndex = {};
+  select.dispatchEvent(new Event("change"))}}"""
 
 ANOTHER_ENGINE = """
 const one = snapshot;
@@ -110,6 +97,16 @@ CHANGED = """
     const engines = s.engines.map(one => ({{...one, condition: models[0].condition}}));
     const queue = {{...s.queue, ...change.queue}}, engine = {{...s.engine, ...change.engine}};
     sent({{...s, engine, queue, models, engines}})}}}})()"""
+STATE_IS = 'document.querySelector("#state").textContent === "{}"'
+TWO_MODELS = """
+[[model]]
+name = "tiny"
+model = "embedded"
+
+[[model]]
+name = "titles"
+model = "embedded"
+"""
 OTHER_HOSTS = """
 performance.getEntriesByType("resource").map(one => one.name)
   .filter(url => !url.startsWith(location.origin))"""
@@ -149,11 +146,25 @@ def opened_late(page: Tab, url: str, width: int) -> None:
     assert page.ask("past.time.length") >= before
 
 
+def fits_the_screen(page: Tab) -> None:
+    """And clients' words are no markup."""
+    assert page.ask(OVERFLOW) == []
+    assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.ask('document.querySelectorAll("img").length') == 0
+
+
+def screenshot(page: Tab, name: str) -> None:
+    if SCREENSHOTS:
+        page.screenshot(Path(SCREENSHOTS) / name)
+
+
 @contextmanager
 def load(served: Served, agents: int = 14) -> Iterator[None]:
     """Agents that begin alike and go on, until the block is left."""
 
-    def agent(number: int, over: threading.Event) -> None:
+    over = threading.Event()
+
+    def agent(number: int) -> None:
         text = "You are an agent. " * 12 + f"Number {number}. " * 4
         while not over.is_set():
             text += " And more."
@@ -164,8 +175,13 @@ def load(served: Served, agents: int = 14) -> Iterator[None]:
             with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
                 answer.read()
 
-    with agent_threads(agent, agents):
-        yield
+    with ThreadPoolExecutor(agents) as threads:
+        for number in range(agents):
+            threads.submit(agent, number)
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +191,7 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
     """Lanes, queue, figures, requests and a chat by keyboard alone; clients' words are no markup."""
     with load(served), tab(tmp_path / "profile") as page:
         page.open(served.url, width, scheme=scheme)
-        page.until('document.querySelector("#state").textContent === "ready"')
+        page.until(STATE_IS.format("ready"))
         page.until('document.querySelectorAll("#lanes .lane").length >= 6')
         page.until('document.querySelectorAll("#recent tr").length > 3')
         page.until('document.querySelectorAll("#tenants td").length > 5')
@@ -193,22 +209,19 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         assert page.ask("document.activeElement.id") == "send"
         page.press("Enter", "\r")
         page.until('document.querySelector("#life2").textContent.includes("first token")')
-        if SCREENSHOTS:
-            page.screenshot(Path(SCREENSHOTS) / f"live-{width}.png")
+        screenshot(page, f"live-{width}.png")
         page.until('!document.querySelector("#send").disabled')
         life = page.ask('document.querySelector("#life2").textContent')
         assert "64 tokens" in life
         assert "cached" in life
         assert page.ask('document.querySelector("#answer").textContent.length') > 0
-        assert page.ask(OVERFLOW) == []
+        fits_the_screen(page)
         cut = '[...document.querySelectorAll(".big")].filter(one => one.scrollWidth > one.clientWidth).length'
         assert page.ask(cut) == 0
         assert page.ask(WIDE_TABLES) == []
         assert page.ask(OUT_OF_STEP) == []
         headline, computed, cached = page.ask(PROMPTS)
         assert abs(headline - computed - cached) <= 1, "all three are of the same ten seconds"
-        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        assert page.ask('document.querySelectorAll("img").length') == 0
         assert page.ask(OTHER_HOSTS) == []
         opened_late(page, served.url, width)
         assert page.complaints == []
@@ -219,11 +232,11 @@ def test_several_engines_have_a_line_each(served: Served, width: int, tmp_path: 
     """One engine has none: the page's figures are its own. A line says what its engine died of."""
     with load(served, 3), tab(tmp_path / "profile") as page:
         page.open(served.url, width)
-        page.until('document.querySelector("#state").textContent === "ready"')
+        page.until(STATE_IS.format("ready"))
         assert page.ask('document.querySelector("#pool").hidden')
         page.ask(ANOTHER_ENGINE)
         page.until('!document.querySelector("#pool").hidden')
-        page.until('document.querySelector("#state").textContent === "1 of 2 engines ready"')
+        page.until(STATE_IS.format("1 of 2 engines ready"))
         assert page.ask('document.querySelector("#state").className') == "chip bad"
         rows = '[...document.querySelectorAll("#engines tr")].map(row => row.children[{}].textContent)'
         assert page.ask(rows.format(0)) == ["0", "1"]
@@ -231,97 +244,40 @@ def test_several_engines_have_a_line_each(served: Served, width: int, tmp_path: 
         page.until(rows.format(2) + '.every(text => text.endsWith(" of 6"))')
         assert page.ask(rows.format(6))[0] == ""
         assert page.ask(rows.format(6))[1].endswith("killed (2 restarts)")
-        assert page.ask(OVERFLOW) == []
-        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        assert page.ask('document.querySelectorAll("img").length') == 0
+        fits_the_screen(page)
         assert page.complaints == []
-        if SCREENSHOTS:
-            page.screenshot(Path(SCREENSHOTS) / f"live-engines-{width}.png")
-
-
-@dataclass(slots=True)
-class TwoModels:
-    """A server on a real port with two models, of which the large one never starts."""
-
-    url: str = ""
-    asked: list[str | None] = field(default_factory=list)
-    """The model of each request of the chat box."""
-
-
-@contextmanager
-def two_models() -> Iterator[TwoModels]:
-    """Serve the page alone, in a thread of this process, until the block is left."""
-    served, started = TwoModels(), threading.Event()
-    stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
-    tiny, large = (make_scheduler(LoopbackLauncher()) for _ in range(2))
-    app = FastAPI()
-    app.include_router(live_routes(several({"tiny": tiny, EVIL: large})))
-
-    @app.post("/v1/chat/completions")
-    async def chat(body: dict[str, Any]) -> PlainTextResponse:
-        served.asked.append(body.get("model"))
-        return PlainTextResponse("data: [DONE]\n\n", media_type="text/event-stream")
-
-    @app.exception_handler(ModelNotFound)
-    async def missing(_: Asked, error: ModelNotFound) -> PlainTextResponse:
-        return PlainTextResponse(str(error), status_code=404)
-
-    async def main() -> None:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        served.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        async with running(tiny) as nursery:
-            stop.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
-            nursery.start_soon(Server(Service(app, lambda error, asked: None)).run, listeners)
-            await answer(tiny, ask("first"))
-            started.set()
-            await trio.sleep_forever()
-
-    thread = threading.Thread(target=trio.run, args=(main,))
-    thread.start()
-    assert started.wait(20)
-    try:
-        yield served
-    finally:
-        token, scope = stop[0]
-        token.run_sync_soon(scope.cancel)
-        thread.join(20)
+        screenshot(page, f"live-engines-{width}.png")
 
 
 def test_several_models_have_a_switch(tmp_path: Path) -> None:
     """The page shows the one that is chosen, also after it is opened again, and a line for each."""
-    with two_models() as served, tab(tmp_path / "profile") as page:
+    file = tmp_path / "models.toml"
+    file.write_text(TWO_MODELS)
+    with serving(*SLOW, "--models", str(file), trained=True) as served, tab(tmp_path / "profile") as page:
         page.open(served.url, 390)
-        page.until('document.querySelector("#state").textContent === "ready"')
+        page.until(STATE_IS.format("ready"))
         rows = '[...document.querySelectorAll("#allmodels tr")].map(row => row.children[{}].textContent)'
-        assert page.ask(rows.format(0)) == ["tiny", EVIL]
-        assert page.ask(rows.format(1)) == ["ready", "loading"]
+        assert page.ask(rows.format(0)) == ["tiny", "titles"]
+        assert page.ask(rows.format(1)) == ["ready", "unloaded"]
         assert page.ask('document.querySelector("#models").value') == "tiny"
-        page.until('document.querySelectorAll("#recent tr").length === 1')
-        page.ask(CHOOSE.format(1))
-        page.until('document.querySelector("#state").textContent === "loading"')
-        assert page.ask('document.querySelectorAll("#recent tr").length') == 0
-        page.ask('document.querySelector("#send").click()')
-        page.until('!document.querySelector("#send").disabled')
+        for number, name in enumerate(("tiny", "titles")):
+            page.ask(CHOOSE.format(number))
+            page.until('document.querySelectorAll("#recent tr").length === 0')
+            page.ask('document.querySelector("#send").click()')
+            page.until('!document.querySelector("#send").disabled')
+            page.until('document.querySelectorAll("#recent tr").length === 1')
+            page.until(STATE_IS.format("ready"))
+            assert served.metric("penstock_requests_total", f'model="{name}"') == 1
         page.open(served.url, 390)
-        page.until('document.querySelector("#state").textContent === "loading"')
+        page.until(STATE_IS.format("ready"))
         assert page.ask('document.querySelector("#models").selectedIndex') == 1
-        assert page.ask(OVERFLOW) == []
-        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        page.ask(CHOOSE.format(0))
-        page.until('document.querySelectorAll("#recent tr").length === 1')
-        page.until('document.querySelector("#state").textContent === "ready"')
-        page.ask('document.querySelector("#send").click()')
-        page.until('!document.querySelector("#send").disabled')
-        assert served.asked == [EVIL, "tiny"]
+        fits_the_screen(page)
         page.ask('sessionStorage.setItem("penstock-model", "gone")')
         page.open(served.url, 1280)
         page.until('document.querySelector("#models").value === "tiny"')
-        assert page.ask(OVERFLOW) == []
-        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        assert page.ask('document.querySelectorAll("img").length') == 0
+        fits_the_screen(page)
         assert [one for one in page.complaints if "404" not in one] == []
-        if SCREENSHOTS:
-            page.screenshot(Path(SCREENSHOTS) / "live-models.png")
+        screenshot(page, "live-models.png")
 
 
 def test_the_badge_says_what_is_served(served: Served, tmp_path: Path) -> None:
@@ -330,7 +286,7 @@ def test_the_badge_says_what_is_served(served: Served, tmp_path: Path) -> None:
         page.open(served.url, 1280)
         for change, (text, colour, reason) in BADGES.items():
             page.ask(CHANGED.format(change))
-            page.until(f'document.querySelector("#state").textContent === "{text}"')
+            page.until(STATE_IS.format(text))
             page.until(f'document.querySelector("#why").textContent === {json.dumps(reason)}')
             assert page.ask('document.querySelector("#state").className') == f"chip {colour}", change
         # The server's samples, a second each, have none of these yet.
@@ -344,18 +300,9 @@ def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:
     keys = "acme:secret-one,ops:secret-two admin"
     with serving(*SLOW, "--api-key", keys) as served, tab(tmp_path / "profile") as page:
         page.open(served.url, 1280)
-        page.until('document.querySelector("#state").textContent === "needs a key"')
+        page.until(STATE_IS.format("needs a key"))
         page.ask(GIVE_KEY.format("secret-one"))
-        page.until('document.querySelector("#state").textContent === "needs an operator\'s key"')
+        page.until(STATE_IS.format("needs an operator's key"))
         page.ask(GIVE_KEY.format("secret-two"))
-        page.until('document.querySelector("#state").textContent === "ready"')
+        page.until(STATE_IS.format("ready"))
         page.until('document.querySelector("#memory2").textContent.length > 0')
-
-
-def test_the_page_is_one_file_that_asks_nobody_else() -> None:
-    """It works where there is no network; and it is small."""
-    text = (Path(__file__).parents[2] / "api" / "admin" / "live.html").read_text("utf-8")
-    assert "http://" not in text
-    assert "https://" not in text
-    assert "innerHTML" not in text
-    assert len(text) < 40_000

@@ -25,7 +25,7 @@ import pytest
 import trio
 
 from loadtests.processes import children, is_gone
-from tests.end_to_end.raw_client import Answer, ask
+from tests.end_to_end.raw_client import Answer, answers
 from tests.end_to_end.serving import eventually
 
 TOKENS = 20
@@ -108,40 +108,29 @@ class Clients:
     longest_seconds: float = 0.0
     _texts: dict[str, str] = field(default_factory=dict)
 
-    async def learn(self) -> None:
+    def learn(self) -> None:
         """Ask for every text once, of a server at rest."""
-
-        async def one(prompt: str) -> None:
-            answer = await ask(self.port, prompt, max_tokens=self.tokens)
+        asked = [(prompt, {"max_tokens": self.tokens}) for prompt in _PROMPTS]
+        for prompt, answer in zip(_PROMPTS, answers(self.port, asked), strict=True):
             assert answer.finish_reason == "length", answer
             self._texts[prompt] = answer.text
 
-        async with trio.open_nursery() as nursery:
-            for prompt in _PROMPTS:
-                nursery.start_soon(one, prompt)
-
     async def run(self, clients: int) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
-        async with (
-            httpx.AsyncClient(limits=limits, timeout=120, trust_env=False) as http,
-            trio.open_nursery() as nursery,
-        ):
+        async with _http(kept=True) as kept, _http(kept=False) as fresh, trio.open_nursery() as nursery:
             for number in range(clients):
-                prompt = _PROMPTS[number % len(_PROMPTS)]
-                nursery.start_soon(self._ask_on, prompt, http if number % 2 else None)
+                nursery.start_soon(self._ask_on, _PROMPTS[number % len(_PROMPTS)], (fresh, kept)[number % 2])
 
-    async def _ask_on(self, prompt: str, http: httpx.AsyncClient | None) -> None:
+    async def _ask_on(self, prompt: str, http: httpx.AsyncClient) -> None:
+        said = [{"role": "user", "content": prompt}]
+        body = {"messages": said, "max_tokens": self.tokens, "temperature": 0, "stream": True}
         while not self.over:
             began = trio.current_time()
             try:
-                answer = await (
-                    ask(self.port, prompt, max_tokens=self.tokens)
-                    if http is None
-                    else self._ask_kept(http, prompt)
-                )
-            except (OSError, trio.BrokenResourceError, httpx.TransportError) as error:
-                self.faults[f"{'new' if http is None else 'kept'}: {error!r}"] += 1
+                response = await http.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json=body)
+            except httpx.TransportError as error:
+                self.faults[repr(error)] += 1
                 continue
+            answer = Answer(response.status_code, response.content)
             self.longest_seconds = max(self.longest_seconds, trio.current_time() - began)
             if answer.status != 200:
                 self.faults[f"status {answer.status}"] += 1
@@ -152,15 +141,12 @@ class Clients:
             else:
                 self.whole += 1
 
-    async def _ask_kept(self, http: httpx.AsyncClient, prompt: str) -> Answer:
-        body = {
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": self.tokens,
-            "temperature": 0,
-            "stream": True,
-        }
-        response = await http.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json=body)
-        return Answer(response.status_code, response.content)
+
+def _http(*, kept: bool) -> httpx.AsyncClient:
+    """A client that keeps its connections, or opens one for each request."""
+    most = None if kept else 0
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=most, keepalive_expiry=60)
+    return httpx.AsyncClient(limits=limits, timeout=120, trust_env=False)
 
 
 async def _restarted(service: Service, clients: Clients, count: int, restarts: int) -> None:
@@ -190,7 +176,7 @@ def test_a_restart_costs_no_client_anything(crowd: int, restarts: int, tmp_path:
     plan = ("--engine", "scripted", "--scripted", "step_seconds=0.05", "--max-slots", str(crowd))
     with activated(*plan, home=tmp_path, lives=restarts + 1) as service:
         clients = Clients(service.port, TOKENS)
-        trio.run(clients.learn)
+        clients.learn()
         first = service.pid()
         trio.run(_restarted, service, clients, crowd, restarts)
         assert not clients.faults, (clients.faults, clients.whole, service.lines[-20:])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from api.access.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
 from tests.api.dialects.test_chat_tools import HERMES
-from tests.end_to_end.serving import Served, eventually, start, stop
+from tests.end_to_end.serving import Served, eventually, serving, start
 from tests.examples import sampled
 from tests.fakes.played_server import playing
 from tests.gateways.gateways import Command, gateway, haproxy, nginx, require, smg
@@ -52,16 +51,14 @@ def command(request: pytest.FixtureRequest) -> Command:
 
 @pytest.fixture(scope="module")
 def stays() -> Iterator[Served]:
-    with start(*PLAN, trained=True) as served:
+    with serving(*PLAN, trained=True) as served:
         yield served
-        stop(served)
 
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[Served]:
-    with start(*PLAN, trained=True) as served:
+    with serving(*PLAN, trained=True) as served:
         yield served
-        stop(served)
 
 
 class Client:
@@ -187,9 +184,7 @@ def test_a_client_that_leaves_frees_its_slot(
 
     with client_behind(command, {"stays": stays, "other": other}, tmp_path) as client:
         with client.stream("agent", max_output_tokens=20_000) as texts:
-            seen = ""
-            while "output_text.delta" not in seen:
-                seen += next(texts)
+            until_delta(texts)
             eventually(lambda: running() == 1)
         eventually(lambda: running() == 0)
         with client.waiting(max_output_tokens=20_000):
@@ -218,11 +213,11 @@ def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_
         client_behind(command, {"stays": stays, "dies": dies}, tmp_path) as client,
     ):
         fronts = client.fronts("stays", "dies")
-        streams = Streams(client, one_of_each(fronts), tokens=300)
-        dies.process.kill()
-        dies.process.wait()
-        assert {client.front(session) for session in fronts} == {"stays"}
-        assert streams.ended() == {"stays": True, "dies": False}
+        with streaming(client, one_of_each(fronts)) as ended:
+            dies.process.kill()
+            dies.process.wait()
+            assert {client.front(session) for session in fronts} == {"stays"}
+            assert ended() == {"stays": True, "dies": False}
 
 
 @on(smg, haproxy)
@@ -236,14 +231,14 @@ def test_a_front_that_drains_is_left_and_ends_its_streams(
         client_behind(command, {"stays": stays, "drains": drains}, tmp_path) as client,
     ):
         fronts = client.fronts("stays", "drains")
-        streams = Streams(client, one_of_each(fronts), tokens=300)
-        drains.process.send_signal(signal.SIGTERM)
-        eventually(lambda: drains.get("/ready")[0] == 503)
-        if command is haproxy:
-            left = one_of_each(fronts)["drains"]
-            eventually(lambda: client.ask(left).status_code == 200)
-        assert {client.front(session) for session in fronts} == {"stays"}
-        assert streams.ended() == {"stays": True, "drains": True}
+        with streaming(client, one_of_each(fronts)) as ended:
+            drains.process.send_signal(signal.SIGTERM)
+            eventually(lambda: drains.get("/ready")[0] == 503)
+            if command is haproxy:
+                left = one_of_each(fronts)["drains"]
+                eventually(lambda: client.ask(left).status_code == 200)
+            assert {client.front(session) for session in fronts} == {"stays"}
+            assert ended() == {"stays": True, "drains": True}
         assert drains.process.wait(SECONDS) == 0
 
 
@@ -252,36 +247,29 @@ def one_of_each(fronts: dict[str, str]) -> dict[str, str]:
     return {name: session for session, name in fronts.items()}
 
 
-class Streams:
-    """A stream of each session, all of them begun."""
+@contextmanager
+def streaming(client: Client, sessions: dict[str, str]) -> Iterator[Callable[[], dict[str, bool]]]:
+    """A stream of each session, all of them begun. Yield what reads them to their ends, and says whether each
+    came, by the front's name."""
+    with ExitStack() as stack:
+        streams = {
+            name: stack.enter_context(client.stream(session, max_output_tokens=300))
+            for name, session in sessions.items()
+        }
+        seen = {name: until_delta(texts) for name, texts in streams.items()}
 
-    def __init__(self, client: Client, sessions: dict[str, str], tokens: int) -> None:
-        self._client = client
-        self._tokens = tokens
-        self._whole: dict[str, bool] = {}
-        self._begun = threading.Barrier(len(sessions) + 1)
-        self._threads = [
-            threading.Thread(target=self._read, args=(name, session)) for name, session in sessions.items()
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._begun.wait(SECONDS)
+        def read() -> dict[str, bool]:
+            for name, texts in streams.items():
+                with suppress(httpx.TransportError):
+                    for text in texts:
+                        seen[name] += text
+            return {name: f"event: {END}\n" in text for name, text in seen.items()}
 
-    def _read(self, name: str, session: str) -> None:
-        seen = ""
-        try:
-            with self._client.stream(session, max_output_tokens=self._tokens) as texts:
-                for text in texts:
-                    begins = "output_text.delta" not in seen
-                    seen += text
-                    if begins and "output_text.delta" in seen:
-                        self._begun.wait(SECONDS)
-        except httpx.TransportError:
-            pass
-        self._whole[name] = f"event: {END}\n" in seen
+        yield read
 
-    def ended(self) -> dict[str, bool]:
-        """Return whether each stream has its end, by the front's name."""
-        for thread in self._threads:
-            thread.join(SECONDS)
-        return self._whole
+
+def until_delta(texts: Iterator[str]) -> str:
+    seen = ""
+    while "output_text.delta" not in seen:
+        seen += next(texts)
+    return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class Asking:
         self.events = 0
         """The number of events of a stream so far."""
         self.reply: Reply | None = None
+        self.seconds = timeout_seconds
+        """From the request to the end of its answer."""
         self._has_left = False
         self._body = json.dumps(ask.body).encode() if isinstance(ask.body, dict) else ask.body
         self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_seconds)
@@ -82,6 +85,7 @@ class Asking:
     def _run(self) -> None:
         headers = {"content-type": "application/json", **self.ask.headers}
         method = "GET" if self._body is None else "POST"
+        began = time.monotonic()
         try:
             try:
                 self._connection.request(method, self.ask.path, self._body, headers)
@@ -95,6 +99,7 @@ class Asking:
         except (OSError, HTTPException) as error:
             self.reply = Reply(Outcome.WRONG, 0, repr(error))
         finally:
+            self.seconds = time.monotonic() - began
             self._connection.close()
 
     def _lines(self, answer: HTTPResponse) -> Iterator[bytes]:

@@ -125,34 +125,19 @@ def _calls_oslo(reply: Reply) -> bool:
 _EXPONENTIAL = "a call's arguments were validated on the event loop without a bound of steps"
 
 SCHEMAS = [
-    _row(
-        "D2 allOf ladder", _EXPONENTIAL, _weather(_ladder("allOf", 24, {"type": "string"})), ANSWERED, REFUSED
-    ),
-    _row(
-        "D2 anyOf ladder",
-        _EXPONENTIAL,
-        _weather(_ladder("anyOf", 24, {"type": "integer"})),
-        ANSWERED,
-        REFUSED,
-    ),
-    _row(
-        "D2 oneOf ladder", _EXPONENTIAL, _weather(_ladder("oneOf", 24, {"type": "string"})), ANSWERED, REFUSED
-    ),
-    _row(
-        "D2 not ladder",
-        _EXPONENTIAL,
-        _weather(_ladder("allOf", 24, {"not": {"type": "integer"}})),
-        ANSWERED,
-        REFUSED,
-    ),
-    _row(
-        "D2 a reference to itself",
-        _EXPONENTIAL,
-        _weather({"$ref": "#", "type": "object", "properties": {"city": {"$ref": "#/properties/city"}}}),
-        *(ANSWERED, REFUSED),
-    ),
+    _row(f"D2 {name}", _EXPONENTIAL, _weather(schema), ANSWERED, REFUSED, hold=_calls_oslo)
+    for name, schema in {
+        "allOf ladder": _ladder("allOf", 24, {"type": "string"}),
+        "anyOf ladder": _ladder("anyOf", 24, {"type": "integer"}),
+        "oneOf ladder": _ladder("oneOf", 24, {"type": "string"}),
+        "not ladder": _ladder("allOf", 24, {"not": {"type": "integer"}}),
+        "a reference to itself": {
+            "$ref": "#",
+            "type": "object",
+            "properties": {"city": {"$ref": "#/properties/city"}},
+        },
+    }.items()
 ]
-SCHEMAS = [Scenario(row.name, row.why, row.asks, row.expected, hold=_calls_oslo) for row in SCHEMAS]
 
 # --- Bodies that cost more than their bytes
 
@@ -167,68 +152,37 @@ _EVERY_ERROR = "validation ran on the event loop, and made an error object for e
 _MODEL = '"model": "penstock-embedded", "max_tokens": 4, '
 _SAID = '{"role":"user","content":"a"}'
 
+_LISTS = {
+    "messages": (CHAT, '{"messages": [', "1", "]}"),
+    "messages, Anthropic's": (MESSAGES, "{" + _MODEL + '"messages": [', "1", "]}"),
+    "blocks, Anthropic's": (
+        MESSAGES, "{" + _MODEL + '"messages": [{"role": "user", "content": [', "1", "]}]}"
+    ),
+    "items": (RESPONSES, '{"input": [', "1", "]}"),
+    "parts": (RESPONSES, '{"input": [{"role": "user", "content": [', "1", "]}]}"),
+    "tools": (CHAT, '{"messages": [' + _SAID + '], "tools": [', "1", "]}"),
+    "stop tokens": (TEXT, '{"prompt": "x", "stop_token_ids": [', '""', "]}"),
+    "tokens": ("/detokenize", '{"tokens": [', '"x"', "]}"),
+    "tools of /tokenize": ("/tokenize", '{"messages": [' + _SAID + '], "tools": [', "1", "]}"),
+}  # fmt: skip
+_CALLS = (CHAT, '{"messages": [{"role": "assistant", "tool_calls": [', "1", "]}]}")
+_HALF_A_MILLION = {
+    "": (CHAT, '{"messages": [', _SAID, "]}"),
+    ", Anthropic's": (MESSAGES, "{" + _MODEL + '"messages": [', _SAID, "]}"),
+}
+
 BODIES = [
-    _row("D3 a million wrong messages", _EVERY_ERROR, _filled(CHAT, '{"messages": [', "1", "]}", 2), REFUSED),
-    _row(
-        "D3 wrong messages, Anthropic's",
-        _EVERY_ERROR,
-        _filled(MESSAGES, "{" + _MODEL + '"messages": [', "1", "]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 wrong blocks, Anthropic's",
-        _EVERY_ERROR,
-        _filled(MESSAGES, "{" + _MODEL + '"messages": [{"role": "user", "content": [', "1", "]}]}", 2),
-        REFUSED,
-    ),
-    _row("D3 wrong items", _EVERY_ERROR, _filled(RESPONSES, '{"input": [', "1", "]}", 2), REFUSED),
-    _row(
-        "D3 wrong parts",
-        _EVERY_ERROR,
-        _filled(RESPONSES, '{"input": [{"role": "user", "content": [', "1", "]}]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 wrong tools",
-        _EVERY_ERROR,
-        _filled(CHAT, '{"messages": [' + _SAID + '], "tools": [', "1", "]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 wrong calls",
-        _EVERY_ERROR,
-        _filled(CHAT, '{"messages": [{"role": "assistant", "tool_calls": [', "1", "]}]}", 2),
-        ANSWERED,  # Without what is no call.
-    ),
-    _row(
-        "D3 wrong stop tokens",
-        _EVERY_ERROR,
-        _filled(TEXT, '{"prompt": "x", "stop_token_ids": [', '""', "]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 wrong tokens",
-        _EVERY_ERROR,
-        _filled("/detokenize", '{"tokens": [', '"x"', "]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 wrong tools of /tokenize",
-        _EVERY_ERROR,
-        _filled("/tokenize", '{"messages": [' + _SAID + '], "tools": [', "1", "]}", 2),
-        REFUSED,
-    ),
-    _row(
-        "D3 half a million messages",
-        "a valid body of 16 MB held the event loop for 13.6 s",
-        _filled(CHAT, '{"messages": [', _SAID, "]}", 15.9),
-        REFUSED,
-    ),
-    _row(
-        "D3 half a million messages, Anthropic's",
-        "a valid body of 16 MB held the event loop",
-        _filled(MESSAGES, "{" + _MODEL + '"messages": [', _SAID, "]}", 15.9),
-        REFUSED,
+    *(_row(f"D3 wrong {name}", _EVERY_ERROR, _filled(*body, 2), REFUSED) for name, body in _LISTS.items()),
+    # Without what is no call.
+    _row("D3 wrong calls", _EVERY_ERROR, _filled(*_CALLS, 2), ANSWERED),
+    *(
+        _row(
+            f"D3 half a million messages{name}",
+            "a valid body of 16 MB held the event loop for 13.6 s",
+            _filled(*body, 15.9),
+            REFUSED,
+        )
+        for name, body in _HALF_A_MILLION.items()
     ),
     _row(
         "D25 62,000 messages",
@@ -294,18 +248,7 @@ SIZES = [
     _row(
         "D22 log-probabilities of prompts for each choice",
         "they are repeated for each choice, and were made at once",
-        lambda: [
-            Ask(
-                TEXT,
-                {
-                    "prompt": [7] * 1000,
-                    "n": 16,
-                    "logprobs": 5,
-                    "echo": True,
-                    "max_tokens": 1,
-                },
-            )
-        ],
+        lambda: [Ask(TEXT, {"prompt": [7] * 1000, "n": 16, "logprobs": 5, "echo": True, "max_tokens": 1})],
         *(ANSWERED, REFUSED),
         pace=8.0,
     ),

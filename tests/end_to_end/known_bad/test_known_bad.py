@@ -7,15 +7,13 @@
   about the pace that they have alone. A pace is a ratio of wall-clock times, so a scenario has three tries to
   show a good one, each against the neighbour alone in the same moments; the defects were factors of 10.
 - Each request ends as its row says, in its client's dialect.
-
-A scenario that fails gets the next one a new server, so that each failure is its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -46,33 +44,12 @@ class Bench:
     alone: Heard
 
 
-@dataclass
-class Benches:
-    """One bench for all scenarios, restarted after a failure."""
-
-    stack: ExitStack = field(default_factory=ExitStack)
-    bench: Bench | None = None
-
-    def get(self) -> Bench:
-        if self.bench is None:
-            served = self.stack.enter_context(start(trained=True))
-            prober = Prober(served.port, served.process.pid)
-            self.stack.callback(prober.close)
-            # The first allocates memory and fills the cache.
-            alone(served.port)
-            self.bench = Bench(served, prober, alone(served.port))
-        return self.bench
-
-    def drop(self) -> None:
-        self.stack.close()
-        self.bench = None
-
-
 @pytest.fixture(scope="module")
-def benches() -> Iterator[Benches]:
-    benches = Benches()
-    yield benches
-    benches.drop()
+def bench() -> Iterator[Bench]:
+    with start(trained=True) as served, closing(Prober(served.port, served.process.pid)) as prober:
+        # The first allocates memory and fills the cache.
+        alone(served.port)
+        yield Bench(served, prober, alone(served.port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +67,7 @@ def _round(bench: Bench, scenario: Scenario) -> Round:
     asks = scenario.asks()
     bench.prober.silence()
     resident = Neighbour(port)
-    resident.first_token.wait(_REPLY_SECONDS)
+    eventually(partial(resident.has_begun, 1), _REPLY_SECONDS)
     asked = [Asking(port, ask, _REPLY_SECONDS) for ask in asks]
     for asking in asked:
         asking.sent.wait(_REPLY_SECONDS)
@@ -105,16 +82,8 @@ def _round(bench: Bench, scenario: Scenario) -> Round:
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
-def test_known_bad(scenario: Scenario, benches: Benches) -> None:
+def test_known_bad(scenario: Scenario, bench: Bench) -> None:
     """No other client is affected, and the client gets the reason."""
-    try:
-        _hold(benches.get(), scenario)
-    except BaseException:
-        benches.drop()
-        raise
-
-
-def _hold(bench: Bench, scenario: Scenario) -> None:
     paces: list[float] = []
     for _ in range(_TRIES):
         tried = _round(bench, scenario)
