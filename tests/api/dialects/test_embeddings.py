@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,7 @@ def text_tokens(text: str) -> list[int]:
 
 @trio_test
 async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: MockClock) -> None:
-    """A text, texts, token ids and lists of them; ids are taken as they are."""
+    """A text, texts, token ids and lists of them, which are taken as they are; as numbers and in base64."""
     forms: list[tuple[Any, list[list[int]]]] = [
         ("one", [text_tokens("one")]),
         (["one", "two"], [text_tokens("one"), text_tokens("two")]),
@@ -71,6 +73,9 @@ async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: Mock
         assert (body["object"], body["model"]) == ("list", "tiny")
         assert [entry["index"] for entry in body["data"]] == list(range(len(prompts)))
         assert [entry["embedding"] for entry in body["data"]] == [vector(prompt) for prompt in prompts]
+        packed = (await post({"input": given_input, "encoding_format": "base64"})).json()["data"]
+        floats = [array("f", base64.b64decode(entry["embedding"])).tolist() for entry in packed]
+        assert floats == [vector(prompt) for prompt in prompts]
         tokens = sum(map(len, prompts))
         assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 

@@ -61,7 +61,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({"prompt": []}, "prompt", "send a text"),
         ({"prompt": ["x", ""]}, "prompt", "empty"),
         ({"prompt": [1, "a"]}, "prompt", "each prompt"),
-        ({"prompt": [[1], [1.5]]}, "prompt", "each prompt"),
         ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
         ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
         ({**SCORED, "prompt": "x" * 12_000, "n": 4}, "logprobs", "at most"),
@@ -85,7 +84,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
     ],
     "messages": [
         ({"max_tokens": None}, "", "max_tokens: "),
-        ({"messages": [{"role": 5, "content": "x"}]}, "", "messages.0.role: "),
         ({"messages": [{"role": "user", "content": [5]}]}, "", "messages.0.content.0: "),
         ({"messages": USED}, "", "cannot contain tool_use"),
         ({"tool_choice": {"type": "any"}}, "", "tool_choice: there are no tools to call"),
@@ -95,7 +93,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
     ],
     "embeddings": [
         ({}, "input", "required"),
-        ({"input": [[]]}, "input", "a text is empty"),
         ({"input": {"text": "a"}}, "input", "send a text"),
         ({"input": ["a", None]}, "input", "text or a list of token ids"),
         ({"input": ["a"] * 2049}, "input", "at most 2048"),
@@ -107,7 +104,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
         ({"documents": [1]}, "documents.0", "valid dictionary"),
         ({"documents": [{"title": "x"}]}, "documents.0.text", "required"),
         ({"documents": ["a"] * 2049}, "documents", "at most 2048"),
-        ({"query": "x" * 40_000}, "query", "at most 32768"),
     ],
     "score": [
         ({}, "", "send one of text_1"),
@@ -129,7 +125,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
     ],
     "decisions": [
         ({"questions": [PREDICATE] * 401}, "questions", "at most 400"),
-        ({"input": []}, "input", "at least 1"),
         (choices("a"), "questions.0.choices", "at least 2"),
         (choices("a", "a"), "questions.0.choices", "two choices have one value"),
         (choices("", "a"), "questions.0.choices", "a choice is empty"),
