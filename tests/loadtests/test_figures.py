@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadtests.figures import FIGURES, QUANTILES, measure
+from loadtests.figures import FIGURES, QUANTILES, measure, written, written_range
 from loadtests.record import Outcome, RequestRecord, RunRecord
 from tests.examples import examples
 from tests.loadtests.recorded import request, run
@@ -56,7 +56,6 @@ STALLED = request(0, 0.0, 0.5, 0.6, ended_at=5.6, outcome=Outcome.TIMED_OUT)
             {"ttft_p50": 0.5, "max_stall": 5.0, "e2e_p50": None, "tpot_p50": None, "failed": 1},
             id="a broken stream counts for TTFT and stall alone",
         ),
-        pytest.param([], {"sent": 0, "slo_attainment": None, "ttft_p50": None}, id="nothing was sent"),
     ],
 )
 def test_figures_are_those_computed_by_hand(
@@ -170,3 +169,9 @@ def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
         assert ordered == sorted(value for value in ordered if value is not None) or set(ordered) == {None}
     loose = measure(replace(record, ttft_slo_seconds=5.0, tpot_slo_seconds=5.0)).values
     assert (found["slo_attainment"] or 0) <= (loose["slo_attainment"] or 0)
+
+
+def test_values_are_written_for_a_reader() -> None:
+    """Three digits, their unit, and a dash for None; a range has one unit, the median's."""
+    assert (written(None, "s"), written(0.9999, "s"), written(0.955, "share")) == ("–", "1.00 s", "95.5 %")
+    assert written_range(0.905, 0.87, 1.146, "s") == "905 (870–1\u202f146) ms"
