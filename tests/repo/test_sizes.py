@@ -101,7 +101,7 @@ BUDGET = {
     "tests/scheduler/engine/mlx/sampling": 761,
     "tests/scheduler/engine/mlx/upstream": 380,
     "tests/scheduler/engine/mlx/zoo": 1_796,
-    "tests/scheduler/engine/prefix": 1_218,
+    "tests/scheduler/engine/prefix": 1_186,
     "tests/scheduler/engines": 1_619,
     "tests/scheduler/fleet": 691,
     "tests/scheduler/grammar": 1_784,
