@@ -71,6 +71,12 @@ def test_a_file_with_anything_changed_is_damage_or_the_file(raw: bytes) -> None:
         assert raw != FILE
 
 
+def test_a_flipped_bit_anywhere_is_damage() -> None:
+    """In a number, too: nothing else would say that a key or a value is another one."""
+    for at in range(len(FILE)):
+        damage_of(FILE[:at] + bytes([FILE[at] ^ 1]) + FILE[at + 1 :])
+
+
 def test_a_file_of_another_model_or_place_is_foreign() -> None:
     assert damage_of(FILE, fingerprint="0" * 64) == "foreign"
     assert damage_of(FILE, place=OTHER) == "foreign"

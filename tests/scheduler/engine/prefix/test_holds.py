@@ -119,16 +119,3 @@ def test_nothing_is_held_where_nothing_can_be_restored() -> None:
     assert not timed.cache.hold(words(0, 100), "", 10.0)
     assert timed.held_tokens() == 60
     assert timed.cache.hold(words(7000, 10), "", 10.0)
-
-
-def test_a_refusal_says_what_there_is_no_room_for() -> None:
-    """In bytes of this prompt, of what is held and of what may be; a prompt without a cached token is
-    another case."""
-    timed = Timed(400)
-    keep(timed.cache, words(0, 150))
-    keep(timed.cache, words(1000, 100))
-    assert timed.cache.hold(words(0, 150), "", 99.0) == ""
-    refused = timed.cache.hold(words(1000, 100), "", 99.0)
-    for figure in (100, 150, 200):
-        assert f"{figure * TOKEN_BYTES}" in refused
-    assert timed.cache.hold(words(7000, 10), "", 99.0).startswith("nothing of it is cached")

@@ -17,7 +17,6 @@ from tests.scheduler.engine.prefix.cached_prompts import (
     State,
     at,
     cache_of,
-    cut_of,
     keep,
     serve,
     words,
@@ -92,15 +91,6 @@ def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
         check_integrity(cache)
         if leases:
             cache.release(leases.pop())
-
-
-def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
-    """Sizes are measured after the cut, and the excess goes immediately; nothing added is reported then."""
-    cache = cache_of(10)
-    tokens = words(0, 10)
-    assert cache.insert(at(tokens), cut_of(tokens, grain=64)) == 0
-    assert cache.nbytes == 0
-    check_integrity(cache)
 
 
 def test_of_what_does_not_fit_the_beginning_is_kept() -> None:

@@ -117,8 +117,6 @@ def test_protection_ends_when_nobody_comes_back() -> None:
         (999, 1500, 0, False),
         (1000, 2001, 0, False),
         (1000, 1500, 1001, False),
-        (1001, 1500, 1001, True),
-        (0, 0, 0, False),
     ],
 )
 def test_the_good_hit_rule(hit: int, prompt: int, system: int, continues: bool) -> None:
@@ -189,13 +187,6 @@ def test_what_several_sessions_use_is_judged_by_its_own_hits() -> None:
             cache.release(lease)
             cache.ended("", name, "")
     assert [cache.find(at(words(start, 100))).length for start in (0, 1000, 2000)] == [99, 0, 99]
-
-
-def test_a_turn_that_extends_the_last_takes_its_place() -> None:
-    cache = cache_of()
-    for length in (10, 20, 30):
-        keep(cache, words(0, length), "s")
-    assert [node.end for node in cache._turns.ends["", "s"]] == [30]
 
 
 def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
