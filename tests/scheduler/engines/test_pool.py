@@ -210,6 +210,17 @@ def test_suspects_of_an_engine_that_leaves_go_to_the_emptiest_ones_one_on_each()
     assert [record.engine for record in suspects] == ["2", "1"]
 
 
+def test_nobody_waits_when_all_engines_are_given_up_and_not_before() -> None:
+    """Those in the queue and those whose engine died outlive one engine that cannot be started."""
+    bench = PoolBench(2, slots=1)
+    bench.ready(0, 1)
+    records = [bench.arrive() for _ in range(3)]
+    for name, outcome in ((1, None), (0, "error")):
+        bench.engine(name).supervisor.failed_starts = RecoveryConfig().max_failed_starts
+        bench.die(name)
+        assert [record.outcome for record in records] == [outcome] * 3
+
+
 def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_along() -> None:
     """The system prompt is computed for another one: the engine will have it, but not what was the
     leaver's."""

@@ -55,16 +55,6 @@ def test_an_engine_that_restarts_keeps_what_it_has_not_measured_again() -> None:
     assert speeds.service_token_seconds(2.0) is not None
 
 
-def test_nothing_is_reported_that_was_not_measured() -> None:
-    speeds = Speeds(512)
-    assert speeds.decode_step_seconds is None
-    assert speeds.prefill_tokens_per_second is None
-    assert speeds.service_token_seconds(2.0) is None
-    speeds.take(Counters(steps=1, running=4, costs=StepCosts(step=0.01, row=0.001, token=0.002, chunk=0.1)))
-    assert speeds.decode_step_seconds == pytest.approx(0.014)
-    assert speeds.prefill_tokens_per_second == pytest.approx(512 / (0.1 + 512 * 0.002))
-
-
 @given(st.floats(0.001, 1.0), st.integers(0, 600), st.integers(0, 64), st.floats(1, 4))
 def test_a_token_of_service_takes_what_the_engine_took_for_all(
     seconds: float, prefilled: int, rows: int, weight: float

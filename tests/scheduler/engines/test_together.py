@@ -36,8 +36,3 @@ def test_numbers_add_up_and_the_most_used_prefixes_come_first() -> None:
     assert found.cache.evicted_tokens == {"budget": 4, "cleared": 1, "superseded": 0}
     assert [prefix.references for prefix in found.cache.shared_prefixes] == [5, 3]
     assert found.disk == DISK
-
-
-def test_without_prefix_caches_there_is_none_together() -> None:
-    """As with one engine."""
-    assert together([Inspection(1, 0, None), Inspection(2, 0, None)], 10).cache is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 from math import prod
@@ -133,17 +134,15 @@ def turn(module: Any) -> None:
     module.__class__ = turned
 
 
+@dataclass(slots=True, eq=False)
 class _Share:
     """What a layer has not taken yet of the product of its group. The input (and the choice of experts) is
     held with it, so that no other array gets its identity."""
 
-    __slots__ = ("indices", "part", "product", "x")
-
-    def __init__(self, product: Product) -> None:
-        self.product = product
-        self.x: mx.array | None = None
-        self.indices: mx.array | None = None
-        self.part: Any = None
+    product: Product
+    x: mx.array | None = None
+    indices: mx.array | None = None
+    part: Any = None
 
 
 class Product:

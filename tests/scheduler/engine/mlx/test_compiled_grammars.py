@@ -67,20 +67,6 @@ def test_where_the_library_fails_one_request_fails(
     assert kv_bytes(engine.backend) == 0
 
 
-def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -> None:
-    """Said by no engine of ours; were it so, the request would end, and not the engine."""
-    engine = model.engine()
-    number, submit = engine.submit(
-        asked(OneOf(("left",), "x"), 1), model.preparation.tokenizer.encode("right")
-    )
-    engine.iterate([submit])
-    while not engine.loop.idle:
-        engine.iterate()
-    retired = engine.answers[number].retired
-    assert retired is not None
-    assert (retired.reason, "so far" in retired.detail) == ("failed", True)
-
-
 @pytest.mark.parametrize("error", [MemoryError("no room"), BaseException("a panic of the library")], ids=repr)
 def test_a_compilation_that_raises_refuses_its_request_alone(
     error: BaseException, model: GrammarModel, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,18 @@ def test_no_block_is_of_an_evaluation_that_failed_last(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_no_log_probability_of_a_prompt_is_of_a_failed_evaluation() -> None:
+    """They leave with their chunk."""
+    with forced(METAL):
+        engine = engine_of("qwen3")
+        submit = engine.submit(words(30, 2), prompt_logprobs=1)
+        engine.iterate([submit])
+        known = len(engine.heard[submit.request_id].prompt_logprobs)
+        with failing(DeviceFault(1, TEXTS[0], late=True)), pytest.raises(RuntimeError, match="Insufficient"):
+            engine.iterate()
+    assert len(engine.heard[submit.request_id].prompt_logprobs) == known
+
+
 def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = _serving(tmp_path), words(290, 3)
     engine.ask(engine.submit(prompt))

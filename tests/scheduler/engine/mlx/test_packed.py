@@ -81,7 +81,7 @@ def test_products_are_those_of_the_unpacked_numbers(
 @settings(deadline=None, max_examples=examples(30))
 @given(tokens=st.integers(2, 40), packing=st.sampled_from(_PACKINGS), data=st.data())
 def test_a_split_packs_nothing_again(tokens: int, packing: Packing, data: st.DataObject) -> None:
-    """Anywhere: the halves have the words of the whole, and keep no larger array alive."""
+    """Anywhere: the halves have the words of the whole."""
     at = data.draw(st.integers(1, tokens - 1))
     keys, values = _numbers((1, 2, tokens, 64)), _numbers((1, 2, tokens, 64), 1)
     whole = KvSegment([packed.packed(keys, values, packing)], tokens)
@@ -93,6 +93,19 @@ def test_a_split_packs_nothing_again(tokens: int, packing: Packing, data: st.Dat
         assert isinstance(rest, Packed)
         for old, one, other in zip(all_tokens.arrays, first.arrays, rest.arrays, strict=True):
             assert mx.array_equal(mx.concatenate([one, other], axis=2), old)
+
+
+@pytest.mark.parametrize("packing", [None, *_PACKINGS])
+def test_a_segment_keeps_no_larger_array_alive(packing: Packing | None) -> None:
+    """A cached prefix would else hold all rows that it was computed beside."""
+    keys, values = packed.packed(*[_numbers((1, 2, 4096, 64))] * 2, packing)
+    mx.eval(packed.arrays_of((keys, values)))
+    before = mx.get_active_memory()
+    segment = KvSegment([(packed.span_of(keys, 0, 3), packed.span_of(values, 0, 3))], 3)
+    nbytes = keys.nbytes
+    del keys, values
+    assert mx.get_active_memory() < before - nbytes / 2
+    assert segment.nbytes
 
 
 def _used(*sizes: int) -> list[Any]:
