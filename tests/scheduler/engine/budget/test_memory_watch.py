@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from scheduler.engine.budget.policy import Relief, keep_to
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.device import Pressure
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.shared.messages import ScriptedPlan, StepOutput, ToEngine
 from scheduler.shared.row_bytes import RowBytes
@@ -195,13 +197,33 @@ def test_a_reading_that_fails_ends_no_stream(
     assert capsys.readouterr().err.count("the memory guard failed: ZeroDivisionError") == 1
 
 
-@pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])
-def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure) -> None:
-    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.device.pressure = pressure
-    farm.iterate(*[request(n, prompt_of(100, n), 20) for n in range(8)])
-    farm.finish()
-    assert len(farm.retired) == 8
+def test_the_kv_budget_is_what_the_limit_leaves_beside_chunks_and_relief() -> None:
+    device = FakeDevice(machine_bytes=1200 * _MB, weights_bytes=100 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB, 50 * _MB)
+    first = limit.kv_budget_bytes(limit.first_peak_bytes)
+    prefixes = PrefixCache[Any, Any](first, 1, False, lambda: 0.0)
+    watch = MemoryWatch(
+        device,
+        prefixes,
+        lambda change: None if change.kv_bytes is None else prefixes.set_budget(change.kv_bytes),
+        lambda: 0,
+        RowBytes(1),
+        limit,
+        _CHUNK_TOKENS,
+    )
+    watch.starting(True, 0)
+    device.chunk_bytes = 400 * _MB
+    watch.measured(_CHUNK_TOKENS, 0)
+    watch.allowance(0.0)
+    whole = limit.kv_budget_bytes(watch.state.chunk_peak)
+    assert prefixes.budget_bytes == whole < first
+    device.outside_bytes = 1000 * _MB
+    watch.allowance(10.0)
+    assert prefixes.budget_bytes < whole
+    device.outside_bytes = 0
+    for at in range(200):
+        watch.allowance(20.0 + at)
+    assert prefixes.budget_bytes == whole
 
 
 @pytest.mark.parametrize("sharers", [1, 4])
