@@ -93,7 +93,7 @@ BUDGET = {
     "tests/scheduler/cluster": 500,
     "tests/scheduler/engine": 2_865,
     "tests/scheduler/engine/budget": 850,
-    "tests/scheduler/engine/disk": 1_064,
+    "tests/scheduler/engine/disk": 1_058,
     "tests/scheduler/engine/mlx": 3_700,
     "tests/scheduler/engine/mlx/adapters": 470,
     "tests/scheduler/engine/mlx/kv": 730,
