@@ -86,7 +86,7 @@ BUDGET = {
     "tests/loadtests/chaos": 132,
     "tests/macos": 436,
     "tests/packages": 435,
-    "tests/real_model": 960,
+    "tests/real_model": 854,
     "tests/repo": 1_158,
     "tests/scheduler": 835,
     "tests/scheduler/answer": 2_775,
