@@ -1,7 +1,7 @@
 """mlx-lm alone on the real model in float32, in a process of its own: with the BLAS of the wheels that a test
 process has, a prompt of 256 tokens takes a minute.
 
-`answers` and `scores` start it; `python -m` this, it reads its task from stdin and prints the result as JSON.
+`answers` starts it; `python -m` this, it reads what is asked from stdin and prints the answers as JSON.
 """
 
 from __future__ import annotations
@@ -51,19 +51,8 @@ def answers(
         [submit.prompt.tolist(), submit.max_tokens, submit.sampling.temperature, submit.sampling.seed, scored]
         for submit in submits
     ]
-    return [ScoredAnswer(**found) for found in _run("answer packed" if packed else "answer", folder, asked)]
-
-
-def scores(folder: Path, tokens: Sequence[int]) -> list[float]:
-    """Return the natural logarithm of each token's probability after those before it in its window, of all
-    but each window's first."""
-    found: list[float] = _run("score", folder, list(tokens))
-    return found
-
-
-def _run(task: str, folder: Path, asked: object) -> Any:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.real_model.alone", task, str(folder)],
+        [sys.executable, "-m", "tests.real_model.alone", "packed" if packed else "", str(folder)],
         input=json.dumps(asked),
         stdout=subprocess.PIPE,
         text=True,
@@ -71,7 +60,7 @@ def _run(task: str, folder: Path, asked: object) -> Any:
         env=child_environment(),
         cwd=ROOT,
     )
-    return json.loads(ran.stdout)
+    return [ScoredAnswer(**found) for found in json.loads(ran.stdout)]
 
 
 def in_float32(folder: Path, packed: bool = False) -> Any:
@@ -97,26 +86,13 @@ def _answered(model: Any, asked: Any) -> list[dict[str, Any]]:
 
 
 def _scored(model: Any, tokens: list[int]) -> list[float]:
-    found: list[float] = []
-    for start in range(0, len(tokens), WINDOW):
-        window = mx.array(tokens[start : start + WINDOW])
-        logits = model(window[None])[0]
-        chosen = mx.take_along_axis(logits[:-1], window[1:, None], axis=-1)[:, 0]
-        logprobs: Any = (chosen - mx.logsumexp(logits[:-1], axis=-1)).tolist()
-        found += logprobs
-    return found
-
-
-def main() -> None:
-    task, folder = sys.argv[1], Path(sys.argv[2])
-    match task:
-        case "answer":
-            print(json.dumps(_answered(in_float32(folder), json.load(sys.stdin))))
-        case "answer packed":
-            print(json.dumps(_answered(in_float32(folder, packed=True), json.load(sys.stdin))))
-        case _:
-            print(json.dumps(_scored(in_float32(folder), json.load(sys.stdin))))
+    text = mx.array(tokens[:WINDOW])
+    logits = model(text[None])[0]
+    chosen = mx.take_along_axis(logits[:-1], text[1:, None], axis=-1)[:, 0]
+    logprobs: list[float] = (chosen - mx.logsumexp(logits[:-1], axis=-1)).tolist()  # type: ignore[assignment]
+    return logprobs
 
 
 if __name__ == "__main__":
-    main()
+    model = in_float32(Path(sys.argv[2]), packed=sys.argv[1] == "packed")
+    print(json.dumps(_answered(model, json.load(sys.stdin))))

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
-import anthropic
 import jsonschema
 import openai
 import pytest
@@ -33,38 +31,38 @@ KNOWN = "France"
 """The model knows this land's capital."""
 
 
-def post(url: str, path: str, **body: Any) -> Any:
-    request = Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urlopen(request, timeout=600) as answer:
-        return json.loads(answer.read())
+def post(served: Served, path: str, **body: Any) -> Any:
+    status, said = served.post(path, timeout_seconds=600, **body)
+    assert status == 200, said
+    return said
 
 
-def by_chat(url: str, question: str) -> str:
+def by_chat(served: Served, question: str) -> str:
     asked = {"messages": [{"role": "user", "content": question}], "max_tokens": ANSWER_TOKENS}
-    said = post(url, "/v1/chat/completions", temperature=0, **asked)["choices"][0]["message"]["content"]
+    said = post(served, "/v1/chat/completions", temperature=0, **asked)["choices"][0]["message"]["content"]
     return str(said)
 
 
-def by_completion(url: str, question: str) -> str:
+def by_completion(served: Served, question: str) -> str:
     """The prompt as the chat template writes it."""
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     turns = (("system", system), ("user", question))
     prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
     asked = {"prompt": f"{prompt}<|im_start|>assistant\n", "max_tokens": ANSWER_TOKENS, "temperature": 0}
-    return str(post(url, "/v1/completions", **asked)["choices"][0]["text"])
+    return str(post(served, "/v1/completions", **asked)["choices"][0]["text"])
 
 
-def by_response(url: str, question: str) -> str:
-    said = post(url, "/v1/responses", input=question, max_output_tokens=ANSWER_TOKENS, temperature=0)
+def by_response(served: Served, question: str) -> str:
+    said = post(served, "/v1/responses", input=question, max_output_tokens=ANSWER_TOKENS, temperature=0)
     return "".join(part["text"] for item in said["output"] for part in item["content"])
 
 
-def by_message(url: str, question: str) -> str:
+def by_message(served: Served, question: str) -> str:
     asked = {"messages": [{"role": "user", "content": question}], "max_tokens": ANSWER_TOKENS}
-    return "".join(part["text"] for part in post(url, "/v1/messages", temperature=0, **asked)["content"])
+    return "".join(part["text"] for part in post(served, "/v1/messages", temperature=0, **asked)["content"])
 
 
-APIS: tuple[Callable[[str, str], str], ...] = (by_chat, by_completion, by_response, by_message)
+APIS: tuple[Callable[[Served, str], str], ...] = (by_chat, by_completion, by_response, by_message)
 
 
 def test_where_no_model_is_named_the_printed_command_prints_an_answer(served: Served) -> None:
@@ -86,7 +84,7 @@ def all_of(ask: Callable[[Any], Any], asked: Sequence[Any]) -> list[Any]:
 def test_it_knows_capitals_through_every_api(served: Served) -> None:
     """One text for one question, ended by the model itself: no mark of a turn stands in it."""
     question = f"What is the capital of {KNOWN}?"
-    (text,) = set(all_of(lambda api: api(served.url, question), APIS))
+    (text,) = set(all_of(lambda api: api(served, question), APIS))
     assert "<|" not in text
     assert is_right(text, QUESTIONS[question]), text
 
@@ -97,27 +95,28 @@ def tokens_of(folder: Path) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text).ids)
 
 
+def chat(served: Served, question: str, **fields: Any) -> tuple[Any, int]:
+    """Return the greedy answer's choice, and its tokens."""
+    asked = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 400}
+    said = post(served, "/v1/chat/completions", **asked, **fields)
+    return said["choices"][0], said["usage"]["completion_tokens"]
+
+
 @pytest.mark.parametrize(
-    "seeds", [pytest.param([2], id="one"), pytest.param(range(200), id="many", marks=pytest.mark.long)]
+    "numbers", [pytest.param([2], id="one"), pytest.param(range(200), id="many", marks=pytest.mark.long)]
 )
 def test_answers_held_to_a_schema_are_whole_and_short(
-    served: Served, tokens_of: Callable[[str], int], seeds: Sequence[int]
+    served: Served, tokens_of: Callable[[str], int], numbers: Sequence[int]
 ) -> None:
-    def ask(one: Form) -> Any:
-        held = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": one.schema}}
-        asked = [{"role": "user", "content": one.question}]
-        return post(
-            served.url,
-            "/v1/chat/completions",
-            **{"messages": asked, "response_format": held, "temperature": 0, "max_tokens": 400},
-        )
+    def ask(one: Form) -> tuple[Any, int]:
+        held = {"name": "thing", "strict": True, "schema": one.schema}
+        return chat(served, one.question, response_format={"type": "json_schema", "json_schema": held})
 
-    forms = [form(seed) for seed in seeds]
-    for one, said in zip(forms, all_of(ask, forms), strict=True):
-        choice = said["choices"][0]
+    forms = [form(number) for number in numbers]
+    for one, (choice, tokens) in zip(forms, all_of(ask, forms), strict=True):
         assert choice["finish_reason"] == "stop"
         jsonschema.validate(json.loads(choice["message"]["content"]), one.schema)
-        assert said["usage"]["completion_tokens"] <= TIMES * (tokens_of(one.shortest) + 1), choice
+        assert tokens <= TIMES * (tokens_of(one.shortest) + 1), choice
 
 
 @pytest.mark.parametrize(
@@ -129,31 +128,24 @@ def test_calls_held_to_a_schema_are_whole_and_short(
     """It must call one of two tools, or the one that is named: one call, and no second one because the model
     writes a newline after the first."""
 
-    def ask(number: int) -> Any:
+    def ask(number: int) -> tuple[Any, int]:
         one = form(number)
         save = {"name": "save_thing", "description": "Saves a thing", "parameters": one.schema}
         other = {"name": "delete_all", "description": "Deletes all things", "parameters": NOTHING}
         tools = [{"type": "function", "function": {**tool, "strict": True}} for tool in (save, other)]
         named = {"type": "function", "function": {"name": "save_thing"}}
-        return post(
-            served.url,
-            "/v1/chat/completions",
-            messages=[{"role": "user", "content": f"{one.question} Save it."}],
-            tools=tools[: 1 + number % 2],
-            tool_choice=named if number % 4 > 1 else "required",
-            temperature=0,
-            max_tokens=400,
-        )
+        choice = named if number % 4 > 1 else "required"
+        return chat(served, f"{one.question} Save it.", tools=tools[: 1 + number % 2], tool_choice=choice)
 
-    for number, said in zip(numbers, all_of(ask, numbers), strict=True):
-        choice, one = said["choices"][0], form(number)
+    for number, (choice, tokens) in zip(numbers, all_of(ask, numbers), strict=True):
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["content"] is None
         (call,) = choice["message"]["tool_calls"]
+        one = form(number)
         if call["function"]["name"] == "save_thing":
             jsonschema.validate(json.loads(call["function"]["arguments"]), one.schema)
         written = f'<tool_call>\n{{"name": "save_thing", "arguments": {one.shortest}}}\n</tool_call>'
-        assert said["usage"]["completion_tokens"] <= TIMES * (tokens_of(written) + 1), choice
+        assert tokens <= TIMES * (tokens_of(written) + 1), choice
 
 
 CITY: Any = {
@@ -172,70 +164,27 @@ LOOP = (
 @pytest.mark.parametrize("turns", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_openais_client_ends_a_loop_of_turns(served: Served, turns: int) -> None:
     """Question, call, result, answer, again and again in one conversation."""
-    tool: Any = {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather in a city",
-            "parameters": CITY,
-            "strict": True,
-        },
-    }
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": CITY}
+    tool: Any = {"type": "function", "function": {**function, "strict": True}}
     messages: list[Any] = []
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
+
+        def said(choice: Any) -> Any:
+            asked: Any = {"model": SERVED_NAME, "tools": [tool], "temperature": 0, "max_tokens": 96}
+            answer = client.chat.completions.create(messages=messages, tool_choice=choice, **asked).choices[0]
+            messages.append(answer.message)
+            return answer
+
         for question, result in LOOP[:turns]:
             messages.append({"role": "user", "content": question})
-            asked: dict[str, Any] = {
-                "model": SERVED_NAME,
-                "tools": [tool],
-                "temperature": 0,
-                "max_tokens": 96,
-            }
-            called = client.chat.completions.create(messages=messages, tool_choice="required", **asked)
-            message = called.choices[0].message
-            assert called.choices[0].finish_reason == "tool_calls"
-            (call,) = message.tool_calls or []
+            called = said("required")
+            assert called.finish_reason == "tool_calls"
+            (call,) = called.message.tool_calls
             assert json.loads(call.function.arguments)["city"] in result
-            messages += [message, {"role": "tool", "tool_call_id": call.id, "content": result}]
-            told = client.chat.completions.create(messages=messages, tool_choice="none", **asked)
-            assert told.choices[0].finish_reason == "stop"
-            text = told.choices[0].message.content or ""
-            assert _number(result) in text, text
-            messages.append(told.choices[0].message)
-
-
-@pytest.mark.long
-def test_anthropics_client_ends_a_loop_of_three_turns(served: Served) -> None:
-    """As OpenAI's, streamed."""
-    tool: Any = {"name": "get_weather", "description": "The weather in a city", "input_schema": CITY}
-    messages: list[Any] = []
-    with anthropic.Anthropic(base_url=served.url, api_key="unused", max_retries=0) as client:
-
-        def said(choice: str) -> Any:
-            with client.messages.stream(
-                model=SERVED_NAME,
-                max_tokens=96,
-                messages=messages,
-                tools=[tool],
-                tool_choice={"type": choice},  # type: ignore[arg-type]
-                extra_body={"temperature": 0},
-            ) as stream:
-                return stream.get_final_message()
-
-        for question, result in LOOP:
-            messages.append({"role": "user", "content": question})
-            called = said("any")
-            assert called.stop_reason == "tool_use"
-            (call,) = [block for block in called.content if block.type == "tool_use"]
-            assert call.input["city"] in result
-            messages.append({"role": "assistant", "content": called.content})
-            answered = {"type": "tool_result", "tool_use_id": call.id, "content": result}
-            messages.append({"role": "user", "content": [answered]})
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
             told = said("none")
-            assert told.stop_reason == "end_turn"
-            text = "".join(block.text for block in told.content if block.type == "text")
-            assert _number(result) in text, text
-            messages.append({"role": "assistant", "content": told.content})
+            assert told.finish_reason == "stop"
+            assert _number(result) in told.message.content, told
 
 
 def _number(result: str) -> str:

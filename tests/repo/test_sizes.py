@@ -86,7 +86,7 @@ BUDGET = {
     "tests/loadtests/chaos": 107,
     "tests/macos": 343,
     "tests/packages": 352,
-    "tests/real_model": 960,
+    "tests/real_model": 854,
     "tests/repo": 776,
     "tests/scheduler": 630,
     "tests/scheduler/answer": 2_072,
