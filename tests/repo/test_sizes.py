@@ -107,7 +107,7 @@ BUDGET = {
     "tests/scheduler/grammar": 1_784,
     "tests/scheduler/intake": 866,
     "tests/scheduler/models": 254,
-    "tests/scheduler/processes": 695,
+    "tests/scheduler/processes": 692,
     "tests/scheduler/prompt": 1_950,
     "tests/scheduler/requests": 668,
     "tests/scheduler/service_machine": 1_031,

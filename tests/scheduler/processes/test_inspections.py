@@ -1,4 +1,4 @@
-"""Inspections: each caller hears, from the engine or of its end."""
+"""Inspections and commands: each caller hears, from the engine or of its end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
+from scheduler.processes.channel import Channel
 from scheduler.processes.inspections import Inspections
-from scheduler.shared.messages import Inspection, ToEngine
+from scheduler.shared.messages import Cancel, Inspection, ToEngine
 
 
 @trio_test
@@ -42,3 +43,13 @@ async def test_a_caller_has_its_own_answer_and_none_waits_for_a_silent_or_dead_e
         await pending.inspect(False, 0, 0)
     assert found["late"] == 30.0
     assert len(asked) == 4
+
+
+@trio_test
+async def test_a_command_to_an_engine_that_is_gone_goes_nowhere() -> None:
+    """Who cancels a request at that moment gets no exception, and the writer ends."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.aclose()
+    channel = Channel(ours)
+    channel.send_nowait(Cancel(1))
+    await channel.write_forever()
