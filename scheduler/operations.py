@@ -188,7 +188,7 @@ class Operations:
     async def inspect_engines(
         self, clear: bool = False, top: int = 10, head_tokens: int = 0
     ) -> dict[str, Inspection]:
-        """Return what each engine holds, by its name, at most a second old; with `clear`, after evicting all
+        """Return what each engine holds, by its name; with `clear`, after evicting all
         prefixes that no row uses. An engine that is not running or does not answer is left out; raise
         Unavailable if none answers."""
         found: dict[str, Inspection] = {}

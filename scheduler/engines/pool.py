@@ -218,8 +218,7 @@ class Pool:
         while True:
             self._take_leave(now)
             for record in self._dispatch(now):
-                if record.listening:
-                    self.expiry.watch(record)
+                self.expiry.watch(record)
             if not self.requests.retired:
                 break
         self.admission.rate.follow(now, full=not self.has_room)
@@ -240,9 +239,6 @@ class Pool:
             reason = "the engine was lost, and no other could be started to resume the request"
             error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
             self._fail(self._awaiting.values(), error)
-        if engine.draining:
-            # Its process is not replaced: the other engines resume its requests.
-            engine.stop()
 
     def _follow_blocks(self, now: float) -> None:
         """Close admission while no engine is available."""

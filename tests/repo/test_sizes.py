@@ -48,7 +48,7 @@ BUDGET = {
     "scheduler/engine/mlx/sampling": 1_045,
     "scheduler/engine/mlx/upstream": 758,
     "scheduler/engine/prefix": 1_442,
-    "scheduler/engines": 2_556,
+    "scheduler/engines": 2_552,
     "scheduler/fleet": 840,
     "scheduler/grammar": 2_669,
     "scheduler/intake": 1_095,
