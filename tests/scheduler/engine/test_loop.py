@@ -224,7 +224,7 @@ def test_a_step_like_the_last_one_is_not_reported_again() -> None:
     assert len(run.backend.begun) == reports
     assert run.backend.begun[-1] == Begun("decode", (1, 2), run.backend.begun[-1].context_tokens)
     run.iterate(Cancel(1))
-    assert run.backend.begun[-1].requests == (2,)
+    assert (run.backend.begun[-1].requests, [*run.speculation._rows]) == ((2,), [2])
 
 
 def test_requests_that_are_prepared_are_reported_alone_and_beside_rows() -> None:
