@@ -84,5 +84,18 @@ def test_no_prompt_starves_on_a_device_that_is_slow_for_a_while(
         assert longest_at_floor(during) <= FEW_STEPS, during
         assert cool / 2 <= during[-1] <= 2 * cool
         assert after[-1] <= 2 * cool
+        assert after[-1] >= cool / 2
     assert longest_at_floor(after) <= (FEW_STEPS if target is None else 2 * FEW_STEPS), after
-    assert after[-1] >= cool / 2
+    assert after[-1] > LEAST_CHUNK_TOKENS
+
+
+def test_chunks_of_one_size_do_not_hide_that_none_of_them_fits() -> None:
+    """They say that a token costs nothing: the budget was the largest one, 1.5 times the target, for ever."""
+    device = Device(
+        decode_seconds=0.08011535406436572, token_seconds=0.0004682018165941629, chunk_seconds=0.099609375
+    )
+    cool = device.run(SOME_STEPS)[-1]
+    device.slower = 5.0
+    device.run(SOME_STEPS)
+    device.slower = 1.0
+    assert device.run(SOME_STEPS)[-1] <= 2 * cool

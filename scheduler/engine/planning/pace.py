@@ -70,7 +70,8 @@ class PrefillPace:
         left = target - self._decode.cost(_rows(decoding)) - self._prefill.cost(_chunk(0, context))
         token = self._prefill.cost(_chunk(1, context)) - self._prefill.cost(_chunk(0, context))
         most = min(self.most_tokens, _MOST_GROWTH * max(self._latest))
-        fitting = int(min(most, left / token if token else math.inf))
+        # Chunks of one size may say that a token costs nothing, also when none fits.
+        fitting = int(min(most, left / token if token else math.inf)) if left > 0 else 0
         if fitting < LEAST_CHUNK_TOKENS:
             larger = self._least_chunks % _TRIED_CHUNKS == _TRIED_CHUNKS - 1
             return 2 * LEAST_CHUNK_TOKENS if larger else LEAST_CHUNK_TOKENS

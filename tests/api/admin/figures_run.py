@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parent / "figures"
 PLAN = ScriptedPlan(step_seconds=0.25, prefill_tokens_per_step=256)
 
 
-KINDS = ("checksum", "denied", "foreign", "full", "io", "missing", "truncated")
+KINDS = ("damaged", "denied", "foreign", "full", "io", "missing")
 DISK = DiskCounters(
     files=2,
     nbytes=1606,

@@ -45,9 +45,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
     "chat/completions": [
         ({"structured_outputs": {}}, "", "structured_outputs: send one of json"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "", "differ: send only one"),
-        ({"prediction": "text"}, "prediction", "valid dictionary"),
-        ({"prediction": {"type": "text", "content": "a"}}, "prediction.type", "'content'"),
-        ({"prediction": {"type": "content", "content": 5}}, "prediction.content", "list"),
         ({"stream_options": {}, "stream": False}, "", "stream_options needs stream"),
         ({REPETITION: {"max_pattern_size": 4}}, REPETITION, "min_count"),
         ({REPETITION: {"max_pattern_size": 4, "min_count": 2, "min_pattern_size": 5}}, REPETITION, "at most"),

@@ -98,8 +98,7 @@ def test_a_split_packs_nothing_again(tokens: int, packing: Packing, data: st.Dat
 @pytest.mark.parametrize("packing", [None, *_PACKINGS])
 def test_a_segment_keeps_no_larger_array_alive(packing: Packing | None) -> None:
     """A cached prefix would else hold all rows that it was computed beside."""
-    numbers = _numbers((1, 2, 4096, 64))
-    keys, values = packed.packed(numbers, numbers, packing)
+    keys, values = packed.packed(_numbers((1, 2, 4096, 64)), _numbers((1, 2, 4096, 64)), packing)
     mx.eval(packed.arrays_of((keys, values)))
     before = mx.get_active_memory()
     segment = KvSegment([(packed.span_of(keys, 0, 3), packed.span_of(values, 0, 3))], 3)
