@@ -15,20 +15,20 @@ from tests.repo.tree import PACKAGES, ROOT
 
 BUDGET = {
     "api": 1_372,
-    "api/access": 535,
+    "api/access": 535,  # tenants: farms with several owners
     "api/admin": 690,
-    "api/answers": 1_090,
-    "api/bodies": 1_178,
-    "api/cli": 1_625,
+    "api/answers": 1_090,  # log-probabilities: evaluators
+    "api/bodies": 1_178,  # anyone behind an open port: bounds
+    "api/cli": 1_625,  # operators: services, batch, chat
     "api/cli/doctor": 339,
     "api/cli/launch": 317,
     "api/cli/models": 444,
-    "api/dialects": 1_963,
+    "api/dialects": 1_963,  # rerank, decisions: RAG and routers
     "api/dialects/anthropic": 922,
-    "api/dialects/openai": 1_392,
-    "api/dialects/responses": 2_096,
+    "api/dialects/openai": 1_392,  # AI SDK, LiteLLM, openai-agents
+    "api/dialects/responses": 2_096,  # Codex, openai-agents: background, resumed
     "api/http": 1_727,
-    "api/options": 1_083,
+    "api/options": 1_083,  # operators of several models
     "api/smollm2": 238,
     "loadtests": 2_810,
     "loadtests/chaos": 1_141,
@@ -38,27 +38,27 @@ BUDGET = {
     "scheduler": 1_730,
     "scheduler/answer": 1_567,
     "scheduler/answer/notations": 574,
-    "scheduler/answer/tool_calls": 1_706,
+    "scheduler/answer/tool_calls": 1_706,  # agents on all 40 families of calls
     "scheduler/cluster": 364,
-    "scheduler/engine": 4_057,
-    "scheduler/engine/budget": 1_088,
-    "scheduler/engine/disk": 912,
-    "scheduler/engine/mlx": 5_014,
+    "scheduler/engine": 4_057,  # farms: plans, holds, several machines
+    "scheduler/engine/budget": 1_088,  # Macs whose memory others use, too
+    "scheduler/engine/disk": 912,  # farms that restart: warm prefixes
+    "scheduler/engine/mlx": 5_014,  # LoRA farms, embeddings, packed KV
     "scheduler/engine/mlx/kv": 1_378,
-    "scheduler/engine/mlx/sampling": 1_045,
-    "scheduler/engine/mlx/upstream": 758,
+    "scheduler/engine/mlx/sampling": 1_045,  # mixed parameters on host and device
+    "scheduler/engine/mlx/upstream": 758,  # real folders: rotary, saved tensors
     "scheduler/engine/prefix": 1_442,
-    "scheduler/engines": 2_552,
-    "scheduler/fleet": 840,
-    "scheduler/grammar": 2_669,
-    "scheduler/intake": 1_095,
+    "scheduler/engines": 2_552,  # farms: deaths, poison, several engines
+    "scheduler/fleet": 840,  # several models: share by weight
+    "scheduler/grammar": 2_669,  # strict tools, Codex' Lark grammars
+    "scheduler/intake": 1_095,  # tenants and sessions: fair shares
     "scheduler/models": 275,
     "scheduler/processes": 593,
-    "scheduler/prompt": 2_571,
+    "scheduler/prompt": 2_571,  # real templates: histories in order
     "scheduler/requests": 1_140,
-    "scheduler/shared": 2_064,
-    "scheduler/shared/folder": 936,
-    "scheduler/telemetry": 1_432,
+    "scheduler/shared": 2_064,  # engines elsewhere: the wire
+    "scheduler/shared/folder": 936,  # real folders: rotary and fields
+    "scheduler/telemetry": 1_432,  # operators: live page, vLLM's names
     "tests": 570,
     "tests/api": 1_468,
     "tests/api/access": 576,
@@ -87,7 +87,7 @@ BUDGET = {
     "tests/macos": 343,
     "tests/packages": 352,
     "tests/real_model": 854,
-    "tests/repo": 776,
+    "tests/repo": 777,
     "tests/scheduler": 643,
     "tests/scheduler/answer": 2_072,
     "tests/scheduler/cluster": 500,
@@ -123,7 +123,8 @@ BUDGET = {
     "scheduler/engine/mlx/*.md": 2_893,
     "tests/*.md": 999,
 }
-"""Lines of Python below a folder, and words of its pages, but for folders that have a number of their own."""
+"""Lines of Python below a folder, and words of its pages, but for folders that have a number of their own.
+Where it is more than the review of November 2026 had planned: the user who needs the rest."""
 HISTORY = "CHANGELOG.md"
 PAGE_LINES = {"README.md": 150, "DESIGN.md": 150}
 MAX_GLOSSARY_TERMS = 40
