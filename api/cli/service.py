@@ -109,7 +109,8 @@ class Service:
 
     @property
     def unit(self) -> Path:
-        if sys.platform == "darwin":
+        on_mac = sys.platform == "darwin"
+        if on_mac:
             kind = "Daemons" if self.system else "Agents"
             return self._library / f"Launch{kind}" / f"penstock.{self.name}.plist"
         return self._config / "systemd" / ("system" if self.system else "user") / f"{self.name}.service"

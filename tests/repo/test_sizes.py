@@ -19,7 +19,7 @@ BUDGET = {
     "api/admin": 690,
     "api/answers": 1_090,  # log-probabilities: evaluators
     "api/bodies": 1_178,  # anyone behind an open port: bounds
-    "api/cli": 1_625,  # operators: services, batch, chat
+    "api/cli": 1_626,  # operators: services, batch, chat
     "api/cli/doctor": 339,
     "api/cli/launch": 317,
     "api/cli/models": 444,
