@@ -19,7 +19,7 @@ from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 from tests.scheduler.engine.mlx.zoo.weights import REFUSED, base_of
 
 _WHOLE = os.environ.get("ZOO") == "whole"
-_EXAMPLES = 200 if _WHOLE else max(4, examples(12))
+_EXAMPLES = 200 if _WHOLE else max(4, examples(20))
 _PAIRS = 200 if _WHOLE else examples(6)
 _PACKED = [name for name in KINDS if name not in ("rwkv7", "deepseek_v41")]
 """Without those that have nothing to pack: recurrent states only, and one row a model call."""
