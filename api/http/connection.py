@@ -239,9 +239,8 @@ def _check_head(request: h11.Request, body_bytes: int) -> None:
     """Refuse what h11 accepts and this server does not support."""
     if not request.http_version.startswith(b"1."):
         raise RefusedByServer(Refusal.UNSUPPORTED, 505)
-    if request.method == b"CONNECT" or not request.target.startswith((b"/", b"*")):
-        # This server is no proxy: a success would be a tunnel, and a whole URL has a host of its own, which
-        # goes before the header's (RFC 9112 3.2.2), and which no check would see.
+    if request.method == b"CONNECT" or not (request.target[:1] in (b"/", b"*") or b"://" in request.target):
+        # A success of CONNECT would turn the connection into a tunnel.
         raise RefusedByServer(Refusal.UNSUPPORTED)
     length = _declared_bytes(request)
     is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)

@@ -22,7 +22,8 @@ Address: TypeAlias = tuple[str, int] | None
 
 
 def scope_of(request: h11.Request, client: Address, server: Address) -> Scope:
-    raw_path, _, query = request.target.partition(b"?")
+    authority, target = _split_target(request.target)
+    raw_path, _, query = target.partition(b"?")
     # ASGI requires text for any bytes; what is not UTF-8 matches no route.
     path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
     return {
@@ -35,11 +36,33 @@ def scope_of(request: h11.Request, client: Address, server: Address) -> Scope:
         "raw_path": raw_path,
         "query_string": query,
         "root_path": "",
-        "headers": list(request.headers),
+        "headers": _headers(request, authority),
         "client": client,
         "server": server,
         "request_id": request_id_of(request.headers),
     }
+
+
+def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
+    """Split a target. Proxies may send `GET http://host/path`; the application must see `/path` either way.
+    The host may be None."""
+    if target.startswith(b"/") or b"://" not in target:
+        return None, target
+    authority_and_path = target.partition(b"://")[2]
+    start = min(
+        (at for at in map(authority_and_path.find, (b"/", b"?")) if at >= 0), default=len(authority_and_path)
+    )
+    authority, path = authority_and_path[:start], authority_and_path[start:]
+    return authority, path if path.startswith(b"/") else b"/" + path
+
+
+def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Return the headers. A target's host replaces the Host header (RFC 9112 3.2.2): a check must see the
+    host that counts."""
+    headers = list(request.headers)
+    if authority is None:
+        return headers
+    return [(b"host", authority), *(field for field in headers if field[0] != b"host")]
 
 
 def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:

@@ -26,7 +26,7 @@ def test_a_rebound_name_is_refused_and_clients_without_a_browser_are_not() -> No
             "GET /v1/models HTTP/1.1\nhost: chat.example": 200,
             f"GET /v1/models HTTP/1.1\nhost: localhost:{served.port}": 200,
             "GET /v1/models HTTP/1.0": 200,
-            "GET http://evil.example/v1/models HTTP/1.1\nhost: localhost": 501,
+            "GET http://evil.example/v1/models HTTP/1.1\nhost: localhost": 403,
             "OPTIONS * HTTP/1.1\nhost: evil.example": 403,
             "GET /live HTTP/1.1\nhost: localhost\norigin: http://evil.example\nconnection: upgrade\n"
             "upgrade: websocket\nsec-websocket-key: eA==\nsec-websocket-version: 13": 403,

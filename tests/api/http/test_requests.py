@@ -64,6 +64,8 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: MockClock) -
     [
         (b"*", "*"),
         (b"/a?url=http://x/y", "/a"),
+        (b"http://x/a", "/a"),
+        (b"http://x?q=/y", "/"),
         (b"//a", "//a"),
         (b"/%ff", "/\N{REPLACEMENT CHARACTER}"),
     ],
