@@ -106,7 +106,7 @@ class Crowd:
         start = nursery.start_soon
         for _ in range(10):
             stalled = _request("/v1/chat/completions", tenant, b" " * (15 * _MEGABYTE), more=1)
-            start(partial(self.say, "stalled", stalled, slowly=True))
+            start(self.say, "stalled", stalled)
             start(self.ask, tenant, "/v1/chat/completions", many)
         for _ in range(100):
             start(partial(self.ask, tenant, "/v1/chat/completions", talk, slowly=True))
