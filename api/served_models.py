@@ -76,6 +76,9 @@ class ServedModel:
     def listing(self, served: Served, ready: Ready | None = None) -> dict[str, Any]:
         """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
         that of an engine that has loaded the model, or None."""
+        # An agent shortens its history by it: memory may bound a prompt before the model does.
+        most = 0 if ready is None else ready.most_prompt_tokens
+        context = min(self.context_tokens, most or self.context_tokens)
         # vLLM's field: the model of an adapter.
         parent = {} if served.parent is None else {"parent": served.parent}
         return {
@@ -84,7 +87,7 @@ class ServedModel:
             "created": self.created,
             "owned_by": "penstock",
             # vLLM's name of the context, which clients read, OpenRouter's and Anthropic's.
-            **dict.fromkeys(("max_model_len", "context_length", "max_input_tokens"), self.context_tokens),
+            **dict.fromkeys(("max_model_len", "context_length", "max_input_tokens"), context),
             "tool_calls": self.tool_calls,
             "task": self.kind,
             "supported_endpoints": ENDPOINTS[self.kind],

@@ -36,8 +36,8 @@ class UnsupportedParameter(InvalidRequest):
 
 
 class PromptTooLong(InvalidRequest):
-    """Prompt and answer together do not fit the model's context. In vLLM's words, which agents and gateways
-    match to shorten a conversation: by the code alone few do."""
+    """Prompt and answer together do not fit the model's context, or the prompt alone the KV cache. In vLLM's
+    words, which agents and gateways match to shorten a conversation: by the code alone few do."""
 
     code = "context_length_exceeded"
 
@@ -47,11 +47,12 @@ class PromptTooLong(InvalidRequest):
         max_tokens: int | None,
         context_tokens: int,
         *,
-        param: str,
+        param: str | None = None,
         counted: bool = True,
+        why: str = "",
     ) -> None:
         """`max_tokens` is None if the prompt alone is too long. Unless the tokens were `counted`,
-        `prompt_tokens` is a lower bound."""
+        `prompt_tokens` is a lower bound. `why`: what sets the limit, if it is not the model."""
         tokens = f"{prompt_tokens}" if counted else f"at least {prompt_tokens}"
         message = f"This model's maximum context length is {context_tokens} tokens. However, "
         if max_tokens is None:
@@ -62,7 +63,7 @@ class PromptTooLong(InvalidRequest):
                 f" for a total of {prompt_tokens + max_tokens} tokens. Please reduce the length of the"
                 " messages or the completion."
             )
-        super().__init__(message, param=param)
+        super().__init__(f"{message} {why}".rstrip(), param=param)
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.context_tokens = context_tokens
@@ -165,8 +166,16 @@ class GrammarLimit(InvalidRequest):
     code = "grammar_limit"
 
 
+KV_EXCEEDED = "The KV cache has no room for more: --kv-cache-bytes."
+
+
 class RequestRefused(Exception):
-    """Raised inside the engine: it can never run this request. The message is for the client."""
+    """Raised inside the engine: it can never run this request. The message is for the client. `most_tokens`:
+    the longest prompt that it could, if this one is longer."""
+
+    def __init__(self, message: str, most_tokens: int = 0) -> None:
+        super().__init__(message)
+        self.most_tokens = most_tokens
 
 
 class StartupError(Exception):

@@ -38,6 +38,9 @@ from scheduler.shared.messages import (
 )
 from scheduler.shared.row_bytes import RowBytes
 
+_ANY_TOKENS = 1 << 40
+"""More than a prompt ever has."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -202,7 +205,13 @@ def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> int:
 
 
 def started(backend: Backend, load: Load) -> Ready:
-    """Return what the back end describes, and whether drafts are verified."""
-    verifies = backend.facts.verifies and load.speculation != "none"
-    ready: Ready = msgspec.structs.replace(backend.describe(), verifies=verifies)
+    """Return what the back end describes, whether drafts are verified, and the longest prompt."""
+    facts, most = backend.facts, 0
+    if backend.cache is not None:
+        most = facts.row_bytes.fitting_tokens(facts.memory_limit.most_kv_bytes, _ANY_TOKENS)
+    ready: Ready = msgspec.structs.replace(
+        backend.describe(),
+        verifies=facts.verifies and load.speculation != "none",
+        most_prompt_tokens=most,
+    )
     return ready

@@ -25,7 +25,7 @@ from scheduler.engine.planning.memory import Memory
 from scheduler.engine.planning.pace import PrefillPace
 from scheduler.engine.reports import StepMeter, inspection
 from scheduler.engine.sequence import EngineSequence, Slots
-from scheduler.errors import LinkError, RequestRefused
+from scheduler.errors import KV_EXCEEDED, LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
     CacheCounters,
@@ -172,10 +172,11 @@ class EngineLoop:
             sequence = EngineSequence.of(submit, self._clock())
             self._backend.check(sequence)
             memory = self._memory()
-            if memory is not None and (refusal := memory.refusal(sequence)) is not None:
-                raise RequestRefused(refusal)
+            if memory is not None and (most := memory.exceeded_tokens(sequence)) is not None:
+                raise RequestRefused(KV_EXCEEDED, most)
         except RequestRefused as refused:
-            self._retired.append(Retired(submit.request_id, "refused", str(refused)))
+            ended = Retired(submit.request_id, "refused", str(refused), most_tokens=refused.most_tokens)
+            self._retired.append(ended)
         else:
             self._waiting[sequence.request_id] = sequence
 

@@ -15,6 +15,7 @@ from scheduler.errors import (
     GrammarLimit,
     InvalidRequest,
     LinkError,
+    PromptTooLong,
     RequestFailed,
     SchedulerError,
 )
@@ -178,6 +179,9 @@ class Multiplexer:
                 pass
             case "length":
                 reason = FinishReason.LENGTH
+            case "refused" if retired.most_tokens:
+                tokens = len(record.submit.prompt)
+                error = PromptTooLong(tokens, None, retired.most_tokens, why=retired.detail)
             case "refused":
                 error = InvalidRequest(retired.detail)
             case "failed":

@@ -25,7 +25,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 35
+PROTOCOL_VERSION = 36
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -317,6 +317,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """What keys and values are packed into; "auto" also if the model's cannot be packed."""
     memory_whole_bytes: int = 0
     """What the engines of all models may use together; 0 if one model has all of it."""
+    most_prompt_tokens: int = 0
+    """The longest prompt for which the KV budget may ever have room; 0 if nothing bounds it."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -379,6 +381,8 @@ class Retired(WireStruct, frozen=True):
     hold_refusal: str = ""
     """Why a hold of its Submit is not kept, a sentence for the operator; empty if all are, or if there is
     none."""
+    most_tokens: int = 0
+    """The longest prompt that is not refused, if this one was for its length; else 0."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

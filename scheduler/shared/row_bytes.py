@@ -7,6 +7,7 @@ with; the arrays themselves may be rounded up (mlx-lm grows by 256 tokens).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,10 @@ class RowBytes:
         for window in self.windows:  # Not a generator: runs for every row before every step.
             held += window.token_bytes * min(tokens, window.tokens)
         return held
+
+    def fitting_tokens(self, room_bytes: int, most_tokens: int) -> int:
+        """Return the length of the longest row of up to `most_tokens` tokens that fits into this room."""
+        return bisect_right(range(1, most_tokens + 1), room_bytes, key=self.held)
 
     def batch(self, own_tokens: Sequence[int], coming_tokens: int = 0) -> int:
         """Return the most bytes of the arrays in which rows with this many tokens of their own lie side by

@@ -42,19 +42,14 @@ class Memory:
     def pinned_bytes(self) -> int:
         return self.count_pinned_bytes()
 
-    def refusal(self, sequence: EngineSequence) -> str | None:
-        """Return why this request can never run here, or None."""
+    def exceeded_tokens(self, sequence: EngineSequence) -> int | None:
+        """Return the longest prompt that can run here if this one is longer, or None."""
         # Without the answer so far: a resumed request was accepted before.
         prompt_tokens = sequence.asked_tokens
-        needed = self.row_bytes.held(prompt_tokens)
         # Against the whole budget, under which it may have been accepted: alone it runs even with less.
         whole_bytes = self.budget_bytes if self.whole_bytes is None else self.whole_bytes
-        if needed <= whole_bytes:
-            return None
-        return (
-            f"the prompt's {prompt_tokens} tokens need {needed} bytes of KV cache,"
-            f" and there are {whole_bytes} (--kv-cache-bytes)"
-        )
+        most = self.row_bytes.fitting_tokens(whole_bytes, prompt_tokens)
+        return most if most < prompt_tokens else None
 
     def room_bytes(self, running: Iterable[EngineSequence]) -> int:
         """Return what these rows leave of the budget; negative if they have outgrown it."""

@@ -11,6 +11,7 @@ from trio.testing import MockClock, trio_test
 
 from api.answers.errors import NO_KEY, WRONG_KEY, ApiError, from_scheduler
 from api.served_models import ServedModels
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN
 from scheduler.errors import ModelNotFound, PromptTooLong, QueueFull, SchedulerError, TenantLimit
 from tests.api.client import MODEL, chat, client_of, refused
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -95,6 +96,27 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: Mo
     assert error["code"] == asked.json()["error"]["code"] == "context_length_exceeded"
     assert "40960" in error["message"]
     assert str(len("<user>\n<assistant>") + 41_000) in error["message"]
+
+
+@trio_test
+async def test_memory_that_never_holds_a_prompt_is_a_shorter_context(autojump_clock: MockClock) -> None:
+    """hermes-agent#52261, #60103: an agent shortens its history for these words alone, and before, by what
+    `/v1/models` says. The operator learns which option it is."""
+    scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=500 * KV_BYTES_PER_TOKEN)
+    async with running(scheduler), client_of(scheduler) as client:
+        listed, *_ = (await client.get("/v1/models")).json()["data"]
+        openai = await client.post("/v1/chat/completions", json=chat("x" * 600))
+        anthropic = await client.post("/v1/messages", json=chat("x" * 600, max_tokens=1))
+        fitting = await client.post("/v1/chat/completions", json=chat("x" * 400, max_tokens=1))
+    assert listed["max_model_len"] == 500
+    assert (openai.status_code, anthropic.status_code, fitting.status_code) == (400, 400, 200)
+    error, tokens = openai.json()["error"], len("<user>\n<assistant>") + 600
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == (
+        f"This model's maximum context length is 500 tokens. However, your request has {tokens} input tokens."
+        " Please reduce the length of the messages. The KV cache has no room for more: --kv-cache-bytes."
+    )
+    assert anthropic.json()["error"]["message"] == f"prompt is too long: {tokens} tokens > 500 maximum"
 
 
 @trio_test

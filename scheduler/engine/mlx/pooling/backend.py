@@ -38,7 +38,7 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.planning.prefill import Chunk, PrefillLimits
 from scheduler.engine.planning.prefill_batches import Begun, BegunBatch
 from scheduler.engine.sequence import EngineSequence
-from scheduler.errors import RequestRefused
+from scheduler.errors import KV_EXCEEDED, RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.messages import AdapterSource, Load, Ready, Retired
 from scheduler.shared.pooling import Pooler
@@ -108,11 +108,10 @@ class PoolingBackend:
             raise RequestRefused(f"dimensions must be at most {self._dimensions}, not {submit.dimensions}")
         if largest(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
-        needed, whole = self._row_bytes.held(len(sequence.tokens)), self._memory_limit.whole_kv_bytes(0)
-        if len(sequence.tokens) > self._most_tokens and needed > whole:
-            raise RequestRefused(
-                f"the text's KV cache takes {needed} bytes, and the engine has {whole} for it"
-            )
+        length, whole = len(sequence.tokens), self._memory_limit.most_kv_bytes
+        most = max(self._most_tokens, self._row_bytes.fitting_tokens(whole, length))
+        if most < length:
+            raise RequestRefused(KV_EXCEEDED, most)
 
     def preparing(self, sequence: EngineSequence) -> bool:
         return False
