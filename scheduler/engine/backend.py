@@ -181,15 +181,15 @@ def loaded_adapters(
     return tuple(refused)
 
 
-def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: EngineSequence, tokens: int) -> None:
-    """Hold the prefixes that a request asks for, as far as they are within the first `tokens` of its
-    sequence, and note a refusal in `hold_refusal`. A longer prefix is left to a later call: the prompt's last
-    token is computed apart. Without `prefixes`, all are refused."""
+def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: EngineSequence) -> None:
+    """Hold the prefixes that a request asks for, as far as they are cached, and note a refusal in
+    `hold_refusal`; once more when the row has ended, since a prompt's last token is computed apart. Without
+    `prefixes`, all are refused."""
     refusals = list[str]()
     for length, seconds in sequence.submit.holds:
         if prefixes is None:
             refusals.append(NO_CACHE)
-        elif length <= tokens:
+        else:
             refusals.append(prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds))
     sequence.hold_refusal = next(filter(None, refusals), "")
 

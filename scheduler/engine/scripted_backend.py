@@ -296,7 +296,7 @@ class ScriptedBackend:
         if self._prefixes is not None:
             self._prefixes.set_running_bytes(self._kv_bytes())
         for at, row in enumerate(ended):
-            take_holds(self._prefixes, row.sequence, len(row.sequence.tokens))
+            take_holds(self._prefixes, row.sequence)
             retired[at] = msgspec.structs.replace(retired[at], hold_refusal=row.sequence.hold_refusal)
         seconds = self._plan.step_seconds
         computed = sum(chunk.tokens for chunk in chunks)

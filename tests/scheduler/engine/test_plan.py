@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.plan import (
@@ -108,6 +108,7 @@ behind = st.tuples(st.sampled_from([0, 15, 16, 60, 100]), st.booleans())
     waiting=st.lists(behind, min_size=1, max_size=8),
     cached=st.sampled_from([0, 50, 100]),
 )
+@example([((100, False), 110)], [(100, False), (60, False)], 0)  # One leader keeps what most of them share.
 def test_nothing_is_computed_twice_and_nobody_waits_for_nothing(
     reading: list[tuple[tuple[int, bool], int]], waiting: list[tuple[int, bool]], cached: int
 ) -> None:

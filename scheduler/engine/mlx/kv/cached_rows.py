@@ -164,7 +164,7 @@ class CachedRows:
 
     def hold(self, row: Row) -> None:
         """Take the holds that its request asked for, as far as the row has computed their tokens."""
-        take_holds(self._prefixes, row.sequence, row.sequence.computed_tokens)
+        take_holds(self._prefixes, row.sequence)
 
     def release(self, row: Row) -> None:
         """Release the row's lease."""

@@ -169,7 +169,7 @@ def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> 
 
 
 def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
-    """A pool that grows within a step takes memory as its arrays do."""
+    """A pool that grows within a step takes memory as its arrays do, and is not counted on for them."""
     device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
     limit = MemoryLimit(1000 * _MB, 100 * _MB, pool_bytes=150 * _MB)
     watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
@@ -180,10 +180,29 @@ def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
     watch.measured(_CHUNK_TOKENS, 0)
     for at, (left, pooled) in enumerate(((480, 0), (380, 100), (300, 0), (20, 0)), 1):
         device.outside_bytes, device.pool_bytes = (900 - left - pooled) * _MB, pooled * _MB
-        watch.allowance(10.0 * at)
-        seen.append(device.most_pool_bytes)
+        room = watch.allowance(10.0 * at).room
+        most = device.most_pool_bytes
+        seen.append(most)
+        assert room is not None
+        assert most is not None
+        assert room.room_bytes == left * _MB - limit.reserve_bytes - max(0, most - pooled * _MB)
     # At first there is room for all of it.
     assert seen == [None, 115 * _MB, 115 * _MB, 70 * _MB, 0]
+
+
+def test_smaller_chunks_need_less_so_nothing_more_is_given_up_for_them() -> None:
+    device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB)
+    watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, 2048)
+    watch.starting(True, 0)
+    device.chunk_bytes = 200 * _MB
+    watch.measured(2048, 0)
+    device.outside_bytes = 820 * _MB
+    reliefs = []
+    for at in range(10):
+        watch.allowance(10.0 * at)
+        reliefs.append(watch.state.relief)
+    assert reliefs == [Relief.EVICT] + 9 * [Relief.SMALL_CHUNKS]
 
 
 def test_a_reading_that_fails_ends_no_stream(

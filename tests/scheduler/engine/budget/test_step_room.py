@@ -131,6 +131,15 @@ def test_one_prompt_that_goes_on_copies_nothing() -> None:
     assert padded_tokens(todo.chunks) == _MOST_TOKENS
 
 
+def test_what_a_batch_takes_is_not_made_of_another_that_rests() -> None:
+    """The rows of both are held; only what is computed can grow into its own."""
+    read, resting = _row(0, 9000, computed=1000), _row(1, 9000, computed=8000)
+    arrays = [_HELD.batch([row.computed_tokens], 0) for row in (read, resting)]
+    alone = _room(_PLENTY, arrays[0]).taken_bytes([[read]], (), (), {0})
+    beside = _room(_PLENTY, sum(arrays)).taken_bytes([[read]], (), (), {0, 1}, [[resting]])
+    assert beside == alone
+
+
 def test_a_prompt_is_read_up_to_its_end_where_there_is_no_room_for_it_to_end() -> None:
     """Not in the smallest chunks: its copy for the prefix cache is made in its last step."""
     rows = [_row(number, 6500, computed=6000) for number in range(2)]

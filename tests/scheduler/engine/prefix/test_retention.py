@@ -177,6 +177,15 @@ def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
+def test_a_turn_that_goes_far_beyond_the_last_one_is_no_branch_of_it() -> None:
+    """A long result of a tool: the older turn on its path makes way, and no branch is forgotten for it."""
+    cache = cache_of(retention=Retention(branches_per_session=2))
+    branch, turn = words(50_000, 400), words(0, 300)
+    for tokens in (branch, turn, turn + words(10_000, 20_000)):
+        serve(cache, tokens, session="s")
+    assert [node.end for node in cache._turns.ends["", "s"]] == [400, 20_300]
+
+
 def test_what_several_sessions_use_is_judged_by_its_own_hits() -> None:
     """Not by when the first of them comes back."""
     cache = cache_of(250)

@@ -7,11 +7,15 @@ from __future__ import annotations
 import os
 
 import mlx.core as mx
+import msgspec
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.engine.planning.prefill import Chunk
 from scheduler.shared.messages import KvCacheDtype
+from tests.contracts.journal import Rows, request, step_of
 from tests.examples import examples, sampled
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, words
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.company import Kind
 from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS
@@ -58,6 +62,23 @@ def test_where_one_prompt_is_the_beginning_of_another_each_has_its_own_tokens(na
 @pytest.mark.parametrize("name", KINDS)
 def test_so_it_is_in_many_schedules(name: str) -> None:
     Kind(name).meet(60, 200)
+
+
+def test_a_chunk_that_follows_single_tokens_sees_the_whole_window() -> None:
+    """They turn the ring of a window, before the shorter row has filled it; few schedules meet that."""
+    found = []
+    for singles in (0, 3):
+        engine = ReuseEngine(build("llama+windows")[0], "llama+windows", prefill_chunk_tokens=31)
+        rows = Rows(engine.backend)
+        asked = (request(number, words(length, number), 1) for number, length in enumerate((42, 37)))
+        sequences = [rows.admit(msgspec.structs.replace(one, top_logprobs=0)) for one in asked]
+        for chunks in ((31, 26), *singles * ((1, 1),)):
+            rows.execute(step_of(sequences, tuple(map(Chunk, (0, 1), chunks))))
+        found.append([token.logprobs for token in rows.step().tokens])
+    for beside, alone in zip(*found, strict=True):
+        assert beside is not None
+        assert alone is not None
+        assert beside.chosen == pytest.approx(alone.chosen, abs=1e-4)
 
 
 @pytest.mark.timeout(60 + 10 * _EXAMPLES)
