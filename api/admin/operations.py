@@ -125,12 +125,9 @@ def loading_routes(models: ServedModels) -> APIRouter:
 
     # `:path`, because hub ids contain a slash.
     @router.post("/v1/models/{name:path}/load", status_code=202)
-    async def load(
-        name: str, keep_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None
-    ) -> JSONResponse:
-        """Load a model now, if there is memory for it, or as soon as there is. `keep_seconds`: unload it
-        after this time without a request, from now on; negative: never for that."""
-        models.fleet.load(models.model(name).name, trio.current_time(), keep_seconds)
+    async def load(name: str) -> JSONResponse:
+        """Load a model now, if there is memory for it, or as soon as there is."""
+        models.fleet.load(models.model(name).name, trio.current_time())
         return JSONResponse(models.listing(name), status_code=202)
 
     @router.post("/v1/models/{name:path}/unload", status_code=202)

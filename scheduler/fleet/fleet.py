@@ -118,11 +118,10 @@ class Fleet:
         """Wait until the state of a model may have changed."""
         await self._change.wait()
 
-    def load(self, name: str, now: float, keep_seconds: float | None = None) -> Model:
-        """Have a model loaded, as an operator asks. `keep_seconds`: as in `Model.want`. Raise
-        ModelNotFound."""
+    def load(self, name: str, now: float) -> Model:
+        """Have a model loaded, as an operator asks. Raise ModelNotFound."""
         model = self[name]
-        model.want(now, keep_seconds)
+        model.want(now)
         self._notify()
         return model
 

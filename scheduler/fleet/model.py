@@ -152,13 +152,10 @@ class Model(ModelLoader):
             case _:
                 pass
 
-    def want(self, now: float, keep_seconds: float | None = None) -> None:
-        """Take note that an operator asks for it. `keep_seconds` replaces its idle seconds from now on: None
-        leaves them, and less than 0 keeps it loaded without a request."""
+    def want(self, now: float) -> None:
+        """Take note that an operator asks for it."""
         if self.state is ModelState.FAILED:
             self._forgive()
-        if keep_seconds is not None:
-            self.idle_seconds = keep_seconds if keep_seconds >= 0 else None
         self._used_at = now
         if self.state is ModelState.DRAINING:
             self.scheduler.pool.held = False

@@ -56,8 +56,8 @@ class RerankRequest(PairsRequest):
 
 
 _Texts: TypeAlias = Annotated[list[PromptItem], in_list(MAX_DOCUMENTS)]
-_FIRST = ("text_1", "queries", "data_1", "query")
-_SECOND = ("text_2", "documents", "data_2", "items")
+_FIRST = ("text_1", "queries", "query")
+_SECOND = ("text_2", "documents", "items")
 """The names of a pair's two sides: vLLM's, and SGLang's `query` with `items`."""
 
 
@@ -71,8 +71,6 @@ class ScoreRequest(PairsRequest):
     text_2: _Texts | None = None
     queries: _Texts | None = None
     documents: _Texts | None = None
-    data_1: _Texts | None = None
-    data_2: _Texts | None = None
     query: (
         Annotated[str, Field(max_length=MAX_PREFIX_CHARACTERS)]
         | Annotated[list[StrictInt], Field(max_length=MAX_PREFIX_CHARACTERS, fail_fast=True)]

@@ -107,14 +107,14 @@ async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_c
 @trio_test
 async def test_an_operator_loads_keeps_and_unloads_a_model(autojump_clock: MockClock) -> None:
     """Also in the middle of its load, after which it can be loaded again."""
-    farm = Farm("planner", "titles", idle_seconds=10.0)
+    farm = Farm("planner", "titles", idle_seconds=100.0)
     async with running(farm):
         farm.fleet.load("titles", trio.current_time())
         await farm.reaches("titles", ModelState.LOADING)
         farm.fleet.unload("titles")
         await trio.sleep(100.0)
         assert farm.state("titles") is ModelState.UNLOADED
-        farm.fleet.load("titles", trio.current_time(), keep_seconds=100.0)
+        farm.fleet.load("titles", trio.current_time())
         await farm.reaches("titles", ModelState.LOADED)
         await trio.sleep(90.0)
         assert farm.state("titles") is ModelState.LOADED
