@@ -5,7 +5,8 @@ sentence-transformers' files decide: `modules.json` names what follows the model
 `config.json` in a folder of its own (`1_Pooling`, `2_Dense`, `3_Normalize`, `1_LogitScore`), and
 `config_sentence_transformers.json` has the texts to put before an input. Conversions often lack them; then
 `--task` names what the model is, with the convention of its kind: the last token's state at length 1, or
-Qwen3-Reranker's "yes" against "no". What is written there and cannot be computed is refused by name.
+Qwen3-Reranker's "yes" against "no", which is also that of a folder whose chat template takes nothing but
+pairs. What is written there and cannot be computed is refused by name.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _MODES: dict[str, tuple[PooledTokens, str]] = {
 }
 """The pooling modes that are supported, by their names in sentence-transformers 5.4 and later, and each one's
 switch of before."""
-_ROLE = re.compile(r"""['"](query|document)['"]""")
+_ROLE = re.compile(r"""['"](query|document|user)['"]""")
 """A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
+_PAIR = {"query", "document"}
 _TWO_WAY_TYPES = ("gemma3_text",)
 """The types of models in which the engine can let each token attend to those after it, too."""
 _ACTIVATIONS = ("Identity", "Tanh")
@@ -125,7 +127,8 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder
 def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | None:
     modules = _modules(path)
     two_way = config.get("use_bidirectional_attention") is True or config.get("is_causal") is False
-    if task == "auto" and modules is None:
+    roles = set(_ROLE.findall(_template(path)))
+    if task == "auto" and modules is None and roles != _PAIR:
         if config.get("use_bidirectional_attention") is True:
             raise StartupError(
                 f"--model: {path} holds an embedder, which attends both ways, and no {MODULES} that says how"
@@ -133,7 +136,7 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | N
             )
         return None
     folders = {name: path / folder for name, folder in modules or ()}
-    kind = task if task != "auto" else "rerank" if "LogitScore" in folders else "embedding"
+    kind = task if task != "auto" else "rerank" if modules is None or "LogitScore" in folders else "embedding"
     _check_body(path, config, both_ways=two_way, embeds=kind == "embedding")
     dimensions = 1 if kind == "rerank" else int(config["hidden_size"])
     pooler: Pooler | None = None
@@ -155,7 +158,7 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task) -> Embedder | N
         None if most is None else int(most),
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),
-        set(_ROLE.findall(_template(path))) == {"query", "document"},
+        roles >= _PAIR,
         _answers(path, folders.get("LogitScore")) if kind == "rerank" else (),
     )
 

@@ -99,6 +99,9 @@ def test_a_folder_that_says_nothing_gets_the_convention_of_the_task(tmp_path: Pa
     tokenizer["model"]["vocab"] |= {"yes": 40, "no": 41}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert embedder_in(folder, "rerank").answers == (40, 41)
+    for template, kind in (("'query' 'document' 'user'", "chat"), ("'query' 'document'", "rerank")):
+        (folder / "chat_template.jinja").write_text(template)
+        assert inspect(folder).kind == kind, "a template that takes nothing but pairs is a reranker's"
 
 
 def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> None:
