@@ -226,8 +226,10 @@ def _prefill(state: PlanInput, rows: Sequence[EngineSequence], prompts: Sequence
     prompt is always computed."""
     batch = next_batch(prompts, state.begun, state.limits.rows)
     context = max((row.computed_tokens for row in batch.rows), default=0)
-    reading = sum(row.prefilling for row in rows)
-    budget = state.pace.budget(len(rows) - reading, reading, context)
+    reading = [row for row in rows if row.prefilling]
+    # Questions, which are only read, will not decode: all together lengthen a step by no more than a prompt.
+    coming = sum(not row.submit.labels for row in reading)
+    budget = state.pace.budget(len(rows) - len(reading), max(1, coming), context)
     ceilings = (state.allowance.chunk_tokens, state.chunk_ceiling)
     budget = min([budget, *(one for one in ceilings if one is not None)])
     chunks = share(batch, budget, state.limits)

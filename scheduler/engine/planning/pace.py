@@ -61,7 +61,7 @@ class PrefillPace:
 
     def budget(self, decoding: int, prefilling: int, context: int) -> int:
         """Return how many prompt tokens the next step may compute, with `decoding` rows and `prefilling`
-        prompts, of which the furthest has `context` tokens in its cache."""
+        prompts that will decode. Of all prompts the furthest has `context` tokens in its cache."""
         if decoding == 0:
             return self.most_tokens
         target = self.step_target_seconds(decoding + prefilling)

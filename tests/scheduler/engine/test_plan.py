@@ -194,8 +194,9 @@ def _decoding(number: int, prompt: int = 20, answer: int = 1) -> EngineSequence:
     return sequence
 
 
-def _prefilling(number: int, prompt: int, computed: int) -> EngineSequence:
-    sequence = EngineSequence.of(request(number, prompt_of(prompt, number), 10_000))
+def _prefilling(number: int, prompt: int, computed: int, *, labels: bool = False) -> EngineSequence:
+    submit = request(number, prompt_of(prompt, number), 10_000)
+    sequence = EngineSequence.of(msgspec.structs.replace(submit, labels=(1, 2) if labels else ()))
     sequence.computed_tokens, sequence.admission = min(computed, prompt - 1), number
     return sequence
 
@@ -212,28 +213,30 @@ def _taught(target: float | None) -> PrefillPace:
 
 @settings(deadline=None, max_examples=examples(200))
 @given(
-    prompts=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 3000)), max_size=12),
+    prompts=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 3000), st.booleans()), max_size=12),
     decoding=st.integers(0, 32),
-    waiting=st.lists(st.integers(1, 900), max_size=6),
+    waiting=st.lists(st.tuples(st.integers(1, 900), st.booleans()), max_size=6),
     target=st.one_of(st.none(), st.floats(0.02, 0.5)),
     rows=st.integers(1, 8),
     padded=st.booleans(),
 )
 def test_a_step_stays_within_its_target_or_computes_the_least(
-    prompts: list[tuple[int, int]],
+    prompts: list[tuple[int, int, bool]],
     decoding: int,
-    waiting: list[int],
+    waiting: list[tuple[int, bool]],
     target: float | None,
     rows: int,
     padded: bool,
 ) -> None:
     """The predicted time is within the inter-token target, or no token waits; while there are prompts some
     are prefilled; rows in the middle of their prefill all have a chunk; every row either decodes, or is a
-    prompt."""
+    prompt. Prompts that are only read, for the numbers of labels, will not decode: they count as one."""
     running = [_decoding(number) for number in range(decoding)]
-    reading = [_prefilling(100 + at, length, done) for at, (length, done) in enumerate(prompts)]
+    reading = [
+        _prefilling(100 + at, length, done, labels=asked) for at, (length, done, asked) in enumerate(prompts)
+    ]
     begun = [row for row in reading[:rows] if row.chunkable_tokens]
-    queue = [EngineSequence.of(request(200 + at, prompt_of(length, at))) for at, length in enumerate(waiting)]
+    queue = [_prefilling(200 + at, length, 0, labels=asked) for at, (length, asked) in enumerate(waiting)]
     limits = PrefillLimits(rows, 2048, padded)
     todo = plan(
         state_of(
@@ -251,8 +254,8 @@ def test_a_step_stays_within_its_target_or_computes_the_least(
     # Now and then a chunk at the floor is twice as large (pace.py).
     least = max(2 * LEAST_CHUNK_TOKENS, len(chunked) * LEAST_CHUNK_TOKENS)
     if decoding and padded_tokens(todo.chunks) > least:
-        prompts_read = sum(row.prefilling for row in running + reading + queue)
-        within = _taught(target).step_target_seconds(decoding + prompts_read)
+        coming = sum(row.prefilling and not row.submit.labels for row in reading + queue)
+        within = _taught(target).step_target_seconds(decoding + max(1, coming))
         assert within is not None
         # The rows whose prompt ends in this step decode in it, too; the budget did not count them.
         joining = len(todo.decode) - decoding
