@@ -334,14 +334,12 @@ def _served_model(found: _Found, tool_calls: str) -> ServedModel:
         _log.warning("generation_config_ignored", file=GENERATION_CONFIG, values=ignored)
     for name, resolved in defaults.items():
         _log.info("model_defaults", model=name, **resolved.described())
-    folder = found.folder
     return ServedModel(
         tuple(defaults),
         int(time.time()),
-        folder.context_tokens,
         tool_calls,
         defaults,
-        embedder=folder.embedder,
+        embedder=found.folder.embedder,
     )
 
 

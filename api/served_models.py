@@ -44,7 +44,6 @@ class ServedModel:
 
     names: tuple[str, ...]
     created: int
-    context_tokens: int
     tool_calls: str = "native"
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
@@ -76,9 +75,7 @@ class ServedModel:
     def listing(self, served: Served, ready: Ready | None = None) -> dict[str, Any]:
         """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
         that of an engine that has loaded the model, or None."""
-        # An agent shortens its history by it: memory may bound a prompt before the model does.
-        most = 0 if ready is None else ready.most_prompt_tokens
-        context = min(self.context_tokens, most or self.context_tokens)
+        context = served.scheduler.context_tokens
         # vLLM's field: the model of an adapter.
         parent = {} if served.parent is None else {"parent": served.parent}
         return {

@@ -81,6 +81,13 @@ class Scheduler:
             self.pool, preparation.pieces.statistics, self.recent, lambda: self.model_loader.waits_for
         )
 
+    @property
+    def context_tokens(self) -> int:
+        """Return the model's context, or the longest prompt for which the KV budget ever has room: an agent
+        shortens its history by it."""
+        own, ready = self.preparation.context_tokens, self.pool.ready
+        return min(own, own if ready is None else ready.most_prompt_tokens or own)
+
     async def run(self) -> None:
         """Run until cancelled, which ends the engines and fails every request.
 

@@ -90,7 +90,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
         return work.response(
             {
                 "count": len(tokens),
-                "max_model_len": served.scheduler.preparation.context_tokens,
+                "max_model_len": served.scheduler.context_tokens,
                 "tokens": JsonList(partial(_runs, tokens)),
                 "token_strs": None,
             }

@@ -25,7 +25,7 @@ from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
 remember()
-MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
+MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000)
 
 
 def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:

@@ -44,7 +44,7 @@ async def farm(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
     fleet = Fleet(models)
     served = {
         "planner": replace(MODEL, names=("planner", "planner-too")),
-        "titles": replace(MODEL, names=("titles",), context_tokens=4096),
+        "titles": replace(MODEL, names=("titles",)),
     }
     app = app_of(ServedModels(fleet, served), **options)
     transport = httpx.ASGITransport(app)
@@ -77,7 +77,7 @@ async def test_every_dialect_asks_a_model_by_its_name(
     async with farm() as client:
         assert await states(client) == {"planner": "loaded", "planner-too": "loaded", "titles": "unloaded"}
         one = (await client.get("/v1/models/titles")).json()
-        assert (one["state"], one["max_model_len"], one["weights_bytes"]) == ("unloaded", 4096, None)
+        assert (one["state"], one["max_model_len"], one["weights_bytes"]) == ("unloaded", 40960, None)
         assert (await client.post(path, json=body)).json()["model"] == "planner", "the first one"
         answer = (await client.post(path, json={**body, "model": "titles"})).json()
         assert answer["model"] == "titles"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.api.client import MODEL
 from tests.clients.outcomes import Outcome, outcome
 from tests.clients.sessions import (
     AFTER,
@@ -23,7 +24,6 @@ from tests.clients.sessions import (
     EDIT,
     ELSEWHERE,
     FILE,
-    MODEL,
     NEW,
     OLD,
     ON,

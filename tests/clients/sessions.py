@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest
 from scheduler.shared.messages import Begun
 from scheduler.structure import Pattern
-from tests.api import client
+from tests.api.client import MODEL
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.grammar_library import library_of
@@ -52,8 +52,6 @@ ANSWERS = {
 BEGINNING, ENDING = "Once upon a time", "that is the end."
 _STORY_STEP_SECONDS = 0.005
 """A byte of the story takes as long, so that the whole takes minutes; all else takes no time."""
-MODEL = replace(client.MODEL, context_tokens=1 << 20)
-"""Every byte of a prompt is a token."""
 
 
 @dataclass(frozen=True, slots=True)

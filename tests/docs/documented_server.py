@@ -76,14 +76,13 @@ def _models(engine: Playback) -> ServedModels:
         for name, kind in {"titles": None, "embedder": embedder, "reranker": reranker}.items()
     }
     fleet = Fleet([Model(name, scheduler) for name, scheduler in {"coder": chat, **others}.items()])
-    served = replace(MODEL, context_tokens=CONTEXT_TOKENS)
     return ServedModels(
         fleet,
         {
-            "coder": replace(served, names=("coder",)),
-            "titles": replace(served, names=("titles",)),
-            "embedder": replace(served, names=("embedder",), embedder=embedder),
-            "reranker": replace(served, names=("reranker",), embedder=reranker),
+            "coder": replace(MODEL, names=("coder",)),
+            "titles": replace(MODEL, names=("titles",)),
+            "embedder": replace(MODEL, names=("embedder",), embedder=embedder),
+            "reranker": replace(MODEL, names=("reranker",), embedder=reranker),
         },
     )
 

@@ -105,10 +105,11 @@ async def test_memory_that_never_holds_a_prompt_is_a_shorter_context(autojump_cl
     scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=500 * KV_BYTES_PER_TOKEN)
     async with running(scheduler), client_of(scheduler) as client:
         listed, *_ = (await client.get("/v1/models")).json()["data"]
+        tokenized = await client.post("/tokenize", json={"prompt": "x"})
         openai = await client.post("/v1/chat/completions", json=chat("x" * 600))
         anthropic = await client.post("/v1/messages", json=chat("x" * 600, max_tokens=1))
         fitting = await client.post("/v1/chat/completions", json=chat("x" * 400, max_tokens=1))
-    assert listed["max_model_len"] == 500
+    assert listed["max_model_len"] == tokenized.json()["max_model_len"] == 500
     assert (openai.status_code, anthropic.status_code, fitting.status_code) == (400, 400, 200)
     error, tokens = openai.json()["error"], len("<user>\n<assistant>") + 600
     assert error["code"] == "context_length_exceeded"

@@ -29,7 +29,7 @@ EMBEDDER = Embedder(Pooler(), 16, prompts={"query": "Query: ", "document": ""}, 
 CONTEXT = 400
 FOLDER = ModelFolder(Path("none"), 8192, CONTEXT, frozenset({EOS}), embedder=EMBEDDER)
 JSON = {"content-type": "application/json"}
-MODEL = ServedModel(("tiny",), created=1_700_000_000, context_tokens=CONTEXT, embedder=EMBEDDER)
+MODEL = ServedModel(("tiny",), created=1_700_000_000, embedder=EMBEDDER)
 
 
 def embedding_scheduler(embedder: Embedder = EMBEDDER, **options: Any) -> Scheduler:

@@ -31,7 +31,7 @@ async def post(
     body: dict[str, Any], path: str = "/v1/rerank", reranker: Embedder | None = RERANKER
 ) -> httpx.Response:
     folder = ModelFolder(Path("none"), 8192, 400, frozenset({EOS}), embedder=reranker)
-    model = ServedModel(("ranker",), created=1, context_tokens=400, embedder=reranker)
+    model = ServedModel(("ranker",), created=1, embedder=reranker)
     scheduler = make_scheduler(LoopbackLauncher(), folder=folder)
     async with running(scheduler), client_of(scheduler, model=model) as client:
         response = await client.post(

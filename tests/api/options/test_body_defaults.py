@@ -49,7 +49,7 @@ def served(folder: Path, content: dict[str, Any], options: dict[str, Any] | None
     settings = load({"served_model_name": NAMES, **given})
     defaults, ignored = settings.defaults("", model_folder.inspect(folder).generation_config)
     assert not ignored
-    return ServedModel(tuple(defaults), 1_700_000_000, 40960, defaults=defaults)
+    return ServedModel(tuple(defaults), 1_700_000_000, defaults=defaults)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ class CachedRows:
             self._prefixes.attach(known, self._layout.state(layers), tokens)
 
     def hold(self, row: Row) -> None:
-        """Take the holds that its request asked for, as far as the row has computed their tokens."""
+        """Take the holds that its request asked for, as far as they are cached."""
         take_holds(self._prefixes, row.sequence)
 
     def release(self, row: Row) -> None:
