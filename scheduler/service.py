@@ -16,7 +16,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import Draining
+from scheduler.errors import KV_EXCEEDED, Draining, PromptTooLong
 from scheduler.offload import Offload
 from scheduler.operations import Operations
 from scheduler.prepared import Prepared
@@ -83,10 +83,11 @@ class Scheduler:
 
     @property
     def context_tokens(self) -> int:
-        """Return the model's context, or the longest prompt for which the KV budget ever has room: an agent
-        shortens its history by it."""
-        own, ready = self.preparation.context_tokens, self.pool.ready
-        return min(own, own if ready is None else ready.most_prompt_tokens or own)
+        """Return the model's context, or the longest prompt for which the KV budget of an engine ever has
+        room: an agent shortens its history by it."""
+        own = self.preparation.context_tokens
+        ready = [engine.process.ready for engine in self.pool if engine.process is not None]
+        return min(own, max((one.most_prompt_tokens or own for one in ready), default=own))
 
     async def run(self) -> None:
         """Run until cancelled, which ends the engines and fails every request.
@@ -154,6 +155,9 @@ class Scheduler:
                     for request, key in zip(requests, adapters, strict=True)
                 ]
                 check_prompt_logprobs(prepared)
+            longest, context = max(len(one.submit.prompt) for one in prepared), self.context_tokens
+            if context < min(longest, self.preparation.context_tokens):
+                raise PromptTooLong(longest, None, context, why=KV_EXCEEDED)
             prompt_tokens = sum(len(one.submit.prompt) * one.request.choices for one in prepared)
             now = trio.current_time()
             return prepared, self.pool.admission.admit(first, now, choices, prompt_tokens=prompt_tokens)

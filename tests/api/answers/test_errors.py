@@ -98,16 +98,20 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: Mo
     assert str(len("<user>\n<assistant>") + 41_000) in error["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @trio_test
-async def test_memory_that_never_holds_a_prompt_is_a_shorter_context(autojump_clock: MockClock) -> None:
+async def test_memory_that_never_holds_a_prompt_is_a_shorter_context(
+    stream: bool, autojump_clock: MockClock
+) -> None:
     """hermes-agent#52261, #60103: an agent shortens its history for these words alone, and before, by what
     `/v1/models` says. The operator learns which option it is."""
     scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=500 * KV_BYTES_PER_TOKEN)
     async with running(scheduler), client_of(scheduler) as client:
         listed, *_ = (await client.get("/v1/models")).json()["data"]
         tokenized = await client.post("/tokenize", json={"prompt": "x"})
-        openai = await client.post("/v1/chat/completions", json=chat("x" * 600))
-        anthropic = await client.post("/v1/messages", json=chat("x" * 600, max_tokens=1))
+        openai = await client.post("/v1/chat/completions", json=chat("x" * 600, stream=stream))
+        long = chat("x" * 600, max_tokens=1, stream=stream)
+        anthropic = await client.post("/v1/messages", json=long)
         fitting = await client.post("/v1/chat/completions", json=chat("x" * 400, max_tokens=1))
     assert listed["max_model_len"] == tokenized.json()["max_model_len"] == 500
     assert (openai.status_code, anthropic.status_code, fitting.status_code) == (400, 400, 200)

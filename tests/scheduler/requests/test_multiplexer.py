@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.errors import GrammarLimit, InvalidRequest, LinkError, RequestFailed
+from scheduler.errors import GrammarLimit, InvalidRequest, LinkError, PromptTooLong, RequestFailed
 from scheduler.events import Failed, Finished, FinishReason
 from scheduler.shared.messages import (
     Cancel,
@@ -95,6 +95,17 @@ def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
     said = "tools: because of this" if reason == "grammar" else "because of this"
     assert reason == "cancelled" or failed.error.message == said
     assert record.outcome == outcome
+
+
+def test_a_prompt_that_an_engine_has_no_room_for_is_too_long() -> None:
+    """Its memory may be less than that of the engine by which the server judged."""
+    board = Board()
+    record = board.submit(make_record(1))
+    board.route(StepOutput([], [], [Retired(1, "refused", "no room", most_tokens=5)], Counters()))
+    [failed] = events_of(record)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, PromptTooLong)
+    assert failed.error.context_tokens == 5
 
 
 @pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
