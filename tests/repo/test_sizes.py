@@ -100,7 +100,7 @@ BUDGET = {
     "tests/scheduler/engine/mlx/references": 737,
     "tests/scheduler/engine/mlx/sampling": 761,
     "tests/scheduler/engine/mlx/upstream": 380,
-    "tests/scheduler/engine/mlx/zoo": 1_817,
+    "tests/scheduler/engine/mlx/zoo": 1_819,
     "tests/scheduler/engine/prefix": 1_195,
     "tests/scheduler/engines": 1_615,
     "tests/scheduler/fleet": 691,
