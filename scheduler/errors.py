@@ -167,6 +167,7 @@ class GrammarLimit(InvalidRequest):
 
 
 KV_EXCEEDED = "The KV cache has no room for more: --kv-cache-bytes."
+"""Why a prompt is too long that the model's context would hold."""
 
 
 class RequestRefused(Exception):

@@ -19,7 +19,7 @@ from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
 from tests.api.client import ASKS_PROGRESS, MODEL, app_of, chat, comments
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler
+from tests.fakes.scheduling import FOLDER, make_scheduler
 
 PLAN = ScriptedPlan(step_seconds=0.01)
 
@@ -34,12 +34,13 @@ async def farm(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
             make_scheduler(
                 LoopbackLauncher(),
                 PLAN,
+                folder=replace(FOLDER, context_tokens=context),
                 load_at_start=name == "planner",
                 must_start=False,
                 metrics=metrics.of_model(name),
             ),
         )
-        for name in ("planner", "titles")
+        for name, context in (("planner", 40960), ("titles", 4096))
     ]
     fleet = Fleet(models)
     served = {
@@ -77,7 +78,7 @@ async def test_every_dialect_asks_a_model_by_its_name(
     async with farm() as client:
         assert await states(client) == {"planner": "loaded", "planner-too": "loaded", "titles": "unloaded"}
         one = (await client.get("/v1/models/titles")).json()
-        assert (one["state"], one["max_model_len"], one["weights_bytes"]) == ("unloaded", 40960, None)
+        assert (one["state"], one["max_model_len"], one["weights_bytes"]) == ("unloaded", 4096, None)
         assert (await client.post(path, json=body)).json()["model"] == "planner", "the first one"
         answer = (await client.post(path, json={**body, "model": "titles"})).json()
         assert answer["model"] == "titles"

@@ -105,7 +105,7 @@ async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_c
 
 
 @trio_test
-async def test_an_operator_loads_keeps_and_unloads_a_model(autojump_clock: MockClock) -> None:
+async def test_an_operator_loads_and_unloads_a_model(autojump_clock: MockClock) -> None:
     """Also in the middle of its load, after which it can be loaded again."""
     farm = Farm("planner", "titles", idle_seconds=100.0)
     async with running(farm):
